@@ -1,0 +1,1 @@
+"""Admin and fleet services, HTTP endpoints, and the control process."""

@@ -1,0 +1,1 @@
+"""The GPU agent: NVML to Fleet.Report."""

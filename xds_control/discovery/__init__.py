@@ -1,0 +1,1 @@
+"""Where endpoints come from."""

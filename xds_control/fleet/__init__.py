@@ -1,0 +1,1 @@
+"""Endpoints, their life, and the snapshot of a fleet (pure)."""

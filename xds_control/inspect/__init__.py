@@ -1,0 +1,1 @@
+"""Ring 2: from request bytes to facts (pure)."""

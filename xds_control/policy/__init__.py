@@ -1,0 +1,1 @@
+"""Policy: the YAML that users push, as typed sections."""

@@ -1,0 +1,1 @@
+"""Ring 3: rules, model routes, prefix index, cost and picks (pure)."""

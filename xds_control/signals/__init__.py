@@ -1,0 +1,1 @@
+"""Signals about endpoints: catalogue, parsers, adapters, windows, and the scraper at the edge."""

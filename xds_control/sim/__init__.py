@@ -1,0 +1,1 @@
+"""A discrete-event fleet that drives the real weights and routing code."""

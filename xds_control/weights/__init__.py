@@ -1,0 +1,1 @@
+"""Ring 1: from signals to integer weights, explained (pure)."""
