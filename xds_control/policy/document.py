@@ -1,0 +1,140 @@
+"""A YAML text as plain values plus the place of each value, so that errors can name it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from xds_control.errors import Place, PolicyError, Problem
+
+Path = tuple[str | int, ...]
+MAX_BYTES = 8 * 1024 * 1024
+MAX_NODES = 500_000
+MAX_DEPTH = 100
+
+
+def path_text(path: Path) -> str:
+    """`("pools", 0, "name")` as `pools[0].name`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+@dataclass(slots=True)
+class Document:
+    """value: plain Python values. marks: path → (line, column) of the value, keys: of its key; both from 1."""
+
+    value: Any
+    file: str | None = None
+    marks: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, path: Path, *, key: bool = False) -> Place:
+        """The place of a value (or of its key); of the nearest parent that is in the text when it is not."""
+        known = path
+        while known:
+            mark = (self.keys.get(known) if key else None) or self.marks.get(known)
+            if mark is not None:
+                return Place(self.file, mark[0], mark[1], path_text(path))
+            known = known[:-1]
+        return Place(self.file, 1, 1, path_text(path))
+
+    def complain(self, path: Path, message: str, *, key: bool = False) -> None:
+        self.problems.append(Problem(self.place(path, key=key), message))
+
+
+class _Walk:
+    """Turns composed nodes into values. Bounded in nodes, because aliases can multiply."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.left = MAX_NODES
+        self.constructor = yaml.constructor.SafeConstructor()
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise PolicyError([Problem(self.document.place(path[:1]), f"more than {MAX_NODES} values (aliases count each time)")])
+        if len(path) > MAX_DEPTH:
+            raise PolicyError([Problem(self.document.place(path[:1]), f"nested deeper than {MAX_DEPTH} levels")])
+        self.document.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
+        try:
+            return self.constructor.construct_object(node)
+        except (yaml.YAMLError, ValueError, OverflowError) as error:
+            self.document.complain(path, f"cannot be read: {error}")
+            return None
+
+    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        try:
+            self.constructor.flatten_mapping(node)  # resolves `<<` merges
+        except yaml.YAMLError as error:
+            self.document.complain(path, f"bad merge: {error}")
+            return {}
+        result: dict[str, Any] = {}
+        written: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None:
+                self.document.complain(path, "a key has to be plain text")
+                continue
+            here = (*path, key)
+            mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if key in result and written.get(key) != id(value_node) and _inside(node, key_node):
+                first = self.document.keys.get(here)
+                if first is not None and first != mark and _inside_mark(node, first):
+                    self.document.complain(here, f"{key!r} appears twice (first on line {first[0]})", key=False)
+            self.document.keys[here] = mark
+            written[key] = id(value_node)
+            result[key] = self.value(value_node, here)
+        return result
+
+
+def _inside(node: yaml.Node, child: yaml.Node) -> bool:
+    return bool(node.start_mark.index <= child.start_mark.index <= node.end_mark.index)
+
+
+def _inside_mark(node: yaml.Node, mark: tuple[int, int]) -> bool:
+    start, end = node.start_mark, node.end_mark
+    return (start.line + 1, start.column + 1) <= mark <= (end.line + 1, end.column + 1)
+
+
+def read_document(text: str | bytes, file: str | None = None) -> Document:
+    """Reads one YAML document.
+
+    Raises PolicyError when the text is not YAML, holds several documents, or is larger than 8 MiB.
+    Duplicate keys and unreadable scalars are collected in `problems`.
+    """
+    document = Document(None, file)
+    if len(text) > MAX_BYTES:
+        raise PolicyError([Problem(Place(file), f"larger than {MAX_BYTES} bytes")])
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = text[: error.start].count(b"\n") + 1
+            raise PolicyError([Problem(Place(file, line), "is not UTF-8")]) from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise PolicyError([Problem(Place(file), f"nested deeper than {MAX_DEPTH} levels")]) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        words = " ".join(part for part in (error.context, error.problem) if part)
+        raise PolicyError([Problem(place, f"is not YAML: {words}")]) from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise PolicyError([Problem(Place(file, line), f"is not YAML: {error.reason}")]) from None
+    if node is None:
+        document.value = {}
+        return document
+    document.value = _Walk(document).value(node, ())
+    return document

@@ -1,0 +1,63 @@
+"""Our own processes: where control and the processors listen, and how many processors there are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from xds_control.policy.address import check_listen
+from xds_control.policy.base import Section, meta
+
+
+class ControlPolicy(Section):
+    """The control process: O(endpoints) work only."""
+
+    xds: Annotated[str, meta("where Envoys fetch their configuration (ADS)")] = "127.0.0.1:18000"
+    fleet: Annotated[str, meta("where processors, agents and engines connect (Fleet service)")] = "127.0.0.1:18001"
+    admin: Annotated[str, meta("admin gRPC; on loopback unless TLS and a token are set")] = "127.0.0.1:18002"
+    http: Annotated[str, meta("`/metrics`, `/healthz`, `/readyz` and the page")] = "127.0.0.1:18003"
+    tick_s: Annotated[
+        float, meta("how often weights and states are computed from the signals", unit="s", ge=0.02, le=10)
+    ] = 0.2
+    peers_s: Annotated[
+        float, meta("how often processors hear of each other's picks and prefixes", unit="s", ge=0.02, le=10)
+    ] = 0.1
+    history: Annotated[int, meta("how many past snapshots are kept for `xds-control` to show", ge=1, le=100_000)] = 512
+
+    def __post_init__(self) -> None:
+        for field in ("xds", "fleet", "admin", "http"):
+            check_listen(getattr(self, field), field)
+
+
+class ProcessorPolicy(Section):
+    """The processors: ext_proc and the access log service, O(requests) work."""
+
+    count: Annotated[int, meta("processors on this machine, about one per spare core; 0 runs ring 1 alone", ge=0, le=256)] = 1
+    listen: Annotated[
+        str,
+        meta("address of the first processor's ext_proc and access log port; the next ones count the port up"),
+    ] = "127.0.0.1:18010"
+    http: Annotated[
+        str, meta("address of the first processor's `/metrics` and `/healthz`; the next ones count the port up")
+    ] = "127.0.0.1:18110"
+    report_s: Annotated[float, meta("how often a processor reports to control", unit="s", ge=0.02, le=10)] = 0.1
+    access_log_flush_s: Annotated[
+        float, meta("how long Envoy may hold access log entries back", unit="s", ge=0.01, le=10)
+    ] = 0.1
+    restart_backoff_s: Annotated[
+        float, meta("first pause before a processor that died is started again; doubles up to 5 s", unit="s", ge=0.05)
+    ] = 0.1
+    message_timeout_s: Annotated[
+        float,
+        meta("how long Envoy waits for one answer of a processor before it goes on without", unit="s", gt=0, le=60),
+    ] = 0.5
+
+    def __post_init__(self) -> None:
+        check_listen(self.listen, "listen")
+        check_listen(self.http, "http")
+
+
+class LogPolicy(Section):
+    """Structured logs, one event a line, on standard error."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], meta("least severe level that is written")] = "info"
+    format: Annotated[Literal["auto", "json", "text"], meta("auto: text on a terminal, JSON elsewhere")] = "auto"

@@ -1,0 +1,148 @@
+"""Checks a document against the sections' types and collects everything that is wrong, not just the first thing."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from typing import Any, TypeVar
+
+import msgspec
+
+from xds_control.policy.base import Section
+from xds_control.policy.document import Document, Path
+
+T = TypeVar("T", bound=Section)
+
+_AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_INDEX = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)|\[('[^']*'|\"[^\"]*\")\]")
+
+
+def sections(hint: Any) -> type[Section] | None:
+    """The section class inside an annotation such as `Annotated[Section | None, ...]`, or None."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return sections(typing.get_args(hint)[0])
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        found = [s for s in map(sections, typing.get_args(hint)) if s is not None]
+        return found[0] if len(found) == 1 else None
+    return hint if isinstance(hint, type) and issubclass(hint, Section) else None
+
+
+def _bare(hint: Any) -> Any:
+    while typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        if len(rest) == 1:
+            return _bare(rest[0])
+    return hint
+
+
+def _container(hint: Any) -> tuple[str, Any] | None:
+    """("list", item) or ("dict", value) when the items are sections or hold sections."""
+    bare = _bare(hint)
+    origin = typing.get_origin(bare)
+    if origin in (list, tuple):
+        item = typing.get_args(bare)[0]
+        return ("list", item) if sections(item) or _container(item) else None
+    if origin is dict:
+        item = typing.get_args(bare)[1]
+        return ("dict", item) if sections(item) or _container(item) else None
+    return None
+
+
+def check(document: Document, section: type[T]) -> T | None:
+    """The typed policy, or None with every problem in `document.problems`."""
+    before = len(document.problems)
+    result = _section(document, document.value, section, ())
+    return result if len(document.problems) == before and before == 0 else None
+
+
+def _section(document: Document, value: Any, section: type[T], path: Path) -> T | None:
+    if not isinstance(value, dict):
+        document.complain(path, f"expected a mapping, found {_kind(value)}")
+        return None
+    before = len(document.problems)
+    hints = typing.get_type_hints(section, include_extras=True)
+    fields = {info.encode_name: info for info in msgspec.structs.fields(section)}
+    for key in value:
+        if key not in fields:
+            document.complain((*path, key), _unknown(key, list(fields)), key=True)
+    for name, info in fields.items():
+        here = (*path, name)
+        if name not in value:
+            if info.required:
+                document.complain(path, f"`{name}` is missing")
+            continue
+        _value(document, value[name], hints[info.name], here)
+    if len(document.problems) > before:
+        return None
+    try:
+        return msgspec.convert(value, section)
+    except msgspec.ValidationError as error:
+        message, inner = _split(str(error))
+        document.complain((*path, *inner), message)
+        return None
+
+
+def _value(document: Document, value: Any, hint: Any, path: Path) -> None:
+    inner = sections(hint)
+    container = _container(hint)
+    optional = _allows_none(hint)
+    if value is None and optional:
+        return
+    if inner is not None and isinstance(value, dict):
+        _section(document, value, inner, path)
+    elif container is not None and container[0] == "list" and isinstance(value, list):
+        for index, item in enumerate(value):
+            _value(document, item, container[1], (*path, index))
+    elif container is not None and container[0] == "dict" and isinstance(value, dict):
+        for key, item in value.items():
+            _value(document, item, container[1], (*path, key))
+    else:
+        try:
+            msgspec.convert(value, hint)
+        except msgspec.ValidationError as error:
+            message, inner_path = _split(str(error))
+            document.complain((*path, *inner_path), f"{message}{_found(value)}")
+
+
+def _allows_none(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Annotated:
+        return _allows_none(typing.get_args(hint)[0])
+    return typing.get_origin(hint) in (typing.Union, types.UnionType) and type(None) in typing.get_args(hint)
+
+
+def _split(message: str) -> tuple[str, Path]:
+    match = _AT.search(message)
+    if match is None:
+        return _lower(message), ()
+    path: list[str | int] = []
+    for index, name, quoted in _INDEX.findall(match["path"]):
+        if index and index != "...":
+            path.append(int(index))
+        elif name or quoted:
+            path.append(name or quoted[1:-1])
+    return _lower(message[: match.start()]), tuple(path)
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return ""
+    return f", found {value!r}" if len(repr(value)) <= 80 else f", found {repr(value)[:77]}..."
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return "nothing" if value is None else names.get(type(value), type(value).__name__)
+
+
+def _unknown(key: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
+    hint = f"; did you mean `{near[0]}`?" if near else f"; allowed are {', '.join(sorted(allowed))}"
+    return f"unknown field `{key}`{hint}"
