@@ -1,0 +1,1 @@
+"""Tests of access-log windows, ORCA and load reports."""
