@@ -7,7 +7,7 @@ from typing import Annotated
 from xds_control.policy.base import Section, meta
 
 
-class Learning(Section):
+class Learning(Section, frozen=True):
     """Capacity learned from what the endpoints deliver. The only slow loop, and the only one that remembers."""
 
     enabled: Annotated[bool, meta("whether measured speed corrects the declared capacity")] = True
@@ -24,7 +24,7 @@ class Learning(Section):
     ] = 0.05
 
 
-class Calibration(Section):
+class Calibration(Section, frozen=True):
     """A short standard load that is run against an endpoint to see what it can do."""
 
     enabled: Annotated[bool, meta("whether new endpoints are calibrated before they take traffic")] = False
@@ -44,13 +44,13 @@ class Calibration(Section):
             raise ValueError("the numbers of `concurrency` must rise")
 
 
-class CapacityPolicy(Section):
+class CapacityPolicy(Section, frozen=True):
     """Capacity: what an endpoint can do compared with the others."""
 
     gpu_models: Annotated[
         dict[str, Annotated[float, meta("capacity of one whole GPU, A100-80GB = 1", gt=0)]],
         meta("capacity by GPU model, added to the built-in table", example={"L40S": 0.7}),
-    ] = {}  # noqa: RUF012
+    ] = {}
     parallel_efficiency: Annotated[
         float, meta("what each further GPU of a multi-GPU replica adds, as a share of the first", gt=0, le=1)
     ] = 0.9

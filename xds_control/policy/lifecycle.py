@@ -7,7 +7,7 @@ from typing import Annotated
 from xds_control.policy.base import Section, meta
 
 
-class Probing(Section):
+class Probing(Section, frozen=True):
     """How a new or ejected endpoint shows that it is there."""
 
     successes: Annotated[int, meta("good probes in a row that are needed", ge=1, le=100)] = 1
@@ -15,7 +15,7 @@ class Probing(Section):
     max_interval_s: Annotated[float, meta("longest time between two probes of one that fails", unit="s", gt=0)] = 15.0
 
 
-class WarmUp(Section):
+class WarmUp(Section, frozen=True):
     """Prompts that an endpoint answers before it takes traffic."""
 
     prompts: Annotated[
@@ -28,7 +28,7 @@ class WarmUp(Section):
     max_failures: Annotated[int, meta("bad answers after which it goes back to probing", ge=1, le=1000)] = 5
 
 
-class Suspicion(Section):
+class Suspicion(Section, frozen=True):
     """When an endpoint is no longer trusted."""
 
     heartbeat_s: Annotated[float, meta("time without a sign of life", unit="s", gt=0, le=3600)] = 15.0
@@ -39,7 +39,7 @@ class Suspicion(Section):
     ] = 60.0
 
 
-class Ejection(Section):
+class Ejection(Section, frozen=True):
     """What throws an endpoint out, and for how long."""
 
     fatal_xids: Annotated[tuple[int, ...], meta("Xid codes after which the GPU needs a reset", example=[48, 79])] = (
@@ -76,13 +76,13 @@ class Ejection(Section):
     ] = 0.5
 
 
-class Draining(Section):
+class Draining(Section, frozen=True):
     """How an endpoint leaves."""
 
     timeout_s: Annotated[float, meta("longest wait for running requests", unit="s", gt=0, le=86400)] = 120.0
 
 
-class LifecyclePolicy(Section):
+class LifecyclePolicy(Section, frozen=True):
     """Life of an endpoint: new, probing, warming, ready, suspect, ejected, draining, gone."""
 
     probing: Annotated[Probing, meta("proof of life")] = Probing()

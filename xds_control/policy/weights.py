@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, Literal
 
 from xds_control.policy.base import Section, meta
@@ -13,7 +14,7 @@ Shape = Literal["linear", "power", "threshold", "sigmoid", "inverse", "effective
 GateAction = Literal["limit", "spill", "drain", "remove"]
 
 
-class Curve(Section):
+class Curve(Section, frozen=True):
     """Turns one signal into a factor: 0 at its `bad` value, 1 at its `good` value, never under `floor`."""
 
     signal: Annotated[
@@ -52,7 +53,7 @@ class Curve(Section):
                 raise ValueError("the shape `table` needs at least two `points`")
             xs = [x for x, _ in self.points]
             ys = [y for _, y in self.points]
-            if any(b <= a for a, b in zip(xs, xs[1:], strict=False)):
+            if any(b <= a for a, b in itertools.pairwise(xs)):
                 raise ValueError("the values of `points` must rise")
             if any(not 0.0 <= y <= 1.0 for y in ys):
                 raise ValueError("the factors of `points` must lie between 0 and 1")
@@ -60,7 +61,7 @@ class Curve(Section):
                 raise ValueError("the factors of `points` must only rise or only fall")
 
 
-class Waterfill(Section):
+class Waterfill(Section, frozen=True):
     """Water-filling of queued work against capacity (Dahlin): the fast, bounded answer to load."""
 
     enabled: Annotated[bool, meta("whether running and waiting requests move the weights")] = True
@@ -84,7 +85,7 @@ class Waterfill(Section):
     ceiling: Annotated[float, meta("largest factor of water-filling", ge=1, le=10)] = 2.0
 
 
-class Gate(Section):
+class Gate(Section, frozen=True):
     """A hard limit beside the weights, with one threshold to close it and another to open it again."""
 
     enabled: Annotated[bool, meta("whether this gate is watched")] = True
@@ -98,7 +99,7 @@ class Gate(Section):
     ] = "spill"
 
 
-class Gates(Section):
+class Gates(Section, frozen=True):
     """Which conditions take an endpoint out of the weights, and how."""
 
     gpu_memory: Annotated[
@@ -143,14 +144,14 @@ class Gates(Section):
                 raise ValueError(f"gate `{name}`: `leave` must be {better} `enter`, or the gate would flap")
 
 
-class HalfLife(Section):
+class HalfLife(Section, frozen=True):
     """Time constants of one signal's smoothing."""
 
     worsen_s: Annotated[float, meta("half-life while the value worsens; 0 = at once", unit="s", ge=0, le=3600)] = 1.0
     recover_s: Annotated[float, meta("half-life while the value improves; 0 = at once", unit="s", ge=0, le=3600)] = 5.0
 
 
-class Fairness(Section):
+class Fairness(Section, frozen=True):
     """Answers endpoints that get far more or far fewer requests than their weight says."""
 
     enabled: Annotated[bool, meta("whether observed shares correct the weights")] = True
@@ -159,7 +160,7 @@ class Fairness(Section):
     limit: Annotated[float, meta("largest correction, up or down", ge=1, le=10)] = 1.25
 
 
-class SlowStart(Section):
+class SlowStart(Section, frozen=True):
     """Ramp of an endpoint that becomes ready."""
 
     window_s: Annotated[float, meta("time to the full weight; 0 switches the ramp off", unit="s", ge=0, le=3600)] = 30.0
@@ -167,7 +168,7 @@ class SlowStart(Section):
     aggression: Annotated[float, meta("1 = straight, larger = faster at first", gt=0, le=10)] = 1.0
 
 
-class Stabilise(Section):
+class Stabilise(Section, frozen=True):
     """What keeps weights from flapping."""
 
     dead_band: Annotated[
@@ -192,7 +193,7 @@ class Stabilise(Section):
     push_jitter: Annotated[float, meta("spread of the push times around the interval", ge=0, le=0.5)] = 0.1
 
 
-class LocalityWeights(Section):
+class LocalityWeights(Section, frozen=True):
     """Balancing between localities."""
 
     mode: Annotated[
@@ -211,7 +212,7 @@ class LocalityWeights(Section):
     spill_occupancy: Annotated[float, meta("work per slot under which a zone never counts as busy", ge=0, le=10)] = 0.5
 
 
-class WeightsPolicy(Section):
+class WeightsPolicy(Section, frozen=True):
     """Weights of one pool: capacity × health × ramp × response × fairness, gated, stabilised, rounded."""
 
     profile: Annotated[
@@ -233,11 +234,11 @@ class WeightsPolicy(Section):
     half_life: Annotated[HalfLife, meta("smoothing of every signal that `half_lives` does not name")] = HalfLife()
     half_lives: Annotated[
         dict[str, HalfLife], meta("smoothing by signal name", example={"kv_usage": {"worsen_s": 0.2}})
-    ] = {}  # noqa: RUF012
+    ] = {}
     age_limits_s: Annotated[
         dict[str, Annotated[float, meta("age limit", unit="s", gt=0)]],
         meta("age at which a signal counts for nothing, by name; from half of it on it fades", unit="s"),
-    ] = {}  # noqa: RUF012
+    ] = {}
     locality: Annotated[LocalityWeights, meta("balancing between localities")] = LocalityWeights()
     scale: Annotated[
         int, meta("mean weight of a pool; 10000 keeps ratios to 1 % at the smallest weight", ge=100, le=1_000_000)
