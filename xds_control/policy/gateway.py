@@ -12,16 +12,16 @@ class RetryPolicy(Section):
     """When Envoy tries another endpoint. Nothing is retried after the first response byte."""
 
     on: Annotated[
-        list[str],
+        tuple[str, ...],
         meta(
             "Envoy's `retry_on` conditions that are tried again on another endpoint of the list or pool",
             example=["connect-failure", "refused-stream", "reset"],
         ),
-    ] = ["connect-failure", "refused-stream", "reset"]  # noqa: RUF012 - msgspec copies mutable defaults
+    ] = ("connect-failure", "refused-stream", "reset")
     attempts: Annotated[int, meta("how many further attempts one request gets", ge=0, le=10)] = 2
     status_codes: Annotated[
         list[int], meta("upstream status codes that are also tried again, for example 503", example=[503])
-    ] = []  # noqa: RUF012
+    ] = []
 
 
 class EnvoyPolicy(Section):
@@ -71,7 +71,6 @@ class EnvoyPolicy(Section):
         bool,
         meta("read token usage from streamed answers inside Envoy (sse_to_metadata, still work in progress in Envoy)"),
     ] = True
-    server_header: Annotated[str, meta("value of the `server` response header")] = "envoy"
     x_forwarded_trusted_hops: Annotated[int, meta("trusted proxies in front of this Envoy", ge=0, le=16)] = 0
 
     def __post_init__(self) -> None:

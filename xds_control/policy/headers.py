@@ -73,6 +73,9 @@ META_PREFIX: Final = "prefix"  # hex of the last prefix key
 META_USAGE_PROMPT: Final = "prompt_tokens"
 META_USAGE_COMPLETION: Final = "completion_tokens"
 META_USAGE_CACHED: Final = "cached_tokens"
+# Anthropic's input_tokens leave cached ones out; the prompt is the sum of the three:
+META_USAGE_CACHE_READ: Final = "cache_read_tokens"
+META_USAGE_CACHE_CREATION: Final = "cache_creation_tokens"
 
 # Custom tags of an access-log entry, decimal strings of microseconds, "-" when unknown:
 TAG_TTFT_US: Final = "ttft_us"

@@ -31,10 +31,10 @@ class EndpointPolicy(Section):
     ] = None
     role: Annotated[Literal["both", "prefill", "decode"], meta("part it plays in disaggregated serving")] = "both"
     locality: Annotated[LocalityPolicy, meta("region, zone and rack")] = LocalityPolicy()
-    labels: Annotated[dict[str, str], meta("labels that rules, scorers and GPU mapping may use")] = {}  # noqa: RUF012
+    labels: Annotated[dict[str, str], meta("labels that rules, scorers and GPU mapping may use")] = {}
     gpus: Annotated[
         list[str], meta("UUIDs of its GPUs or MIG devices", example=["GPU-7f2c1c4e-0000-0000-0000-000000000000"])
-    ] = []  # noqa: RUF012
+    ] = []
     gpu_model: Annotated[str | None, meta("GPU model, looked up in the capacity table", example="H100-SXM")] = None
     gpu_memory_need_bytes: Annotated[
         float | None, meta("GPU memory it needs free to go on safely; the gate adds 20 %", unit="bytes", gt=0)
@@ -54,7 +54,7 @@ class PoolPolicy(Section):
         str,
         meta("name of the pool and of its Envoy cluster", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", example="chat"),
     ]
-    models: Annotated[list[str], meta("models that these endpoints serve", example=["llama-3.1-8b"])] = []  # noqa: RUF012
+    models: Annotated[list[str], meta("models that these endpoints serve", example=["llama-3.1-8b"])] = []
     engine: Annotated[
         str, meta("metrics adapter: auto, vllm, sglang, llamacpp, trtllm, triton, tgi, ... or generic", example="auto")
     ] = "auto"
@@ -72,7 +72,11 @@ class PoolPolicy(Section):
     hash_balance_factor: Annotated[
         int, meta("bounded load of maglev and ring_hash in percent of the mean; 0 switches the bound off", ge=0, le=1000)
     ] = 125
+    locality_lb: Annotated[
+        Literal["off", "weighted", "zone_aware"],
+        meta("how Envoy uses localities: not at all, by their weights, or its own zone first with spill-over"),
+    ] = "off"
     picks: Annotated[bool, meta("whether the picker may name endpoints of this pool (ring 3)")] = True
-    endpoints: Annotated[list[EndpointPolicy], meta("its inference servers")] = []  # noqa: RUF012
+    endpoints: Annotated[list[EndpointPolicy], meta("its inference servers")] = []
     weights: Annotated[WeightsPolicy | None, meta("weights of this pool; the policy's `weights` when absent")] = None
-    labels: Annotated[dict[str, str], meta("labels for rules")] = {}  # noqa: RUF012
+    labels: Annotated[dict[str, str], meta("labels for rules")] = {}

@@ -1,0 +1,72 @@
+"""Envoy's bootstrap: where to find us, and nothing else that could change."""
+
+from __future__ import annotations
+
+import json
+
+from envoy_data_plane.envoy.config.bootstrap.v3 import (
+    Admin,
+    Bootstrap,
+    BootstrapDynamicResources,
+    BootstrapStaticResources,
+)
+from envoy_data_plane.envoy.config.cluster.v3 import Cluster, ClusterDiscoveryType
+from envoy_data_plane.envoy.config.core.v3 import (
+    ApiConfigSource,
+    ApiConfigSourceApiType,
+    ApiVersion,
+    GrpcService,
+    GrpcServiceEnvoyGrpc,
+    Node,
+)
+from envoy_data_plane.envoy.config.endpoint.v3 import (
+    ClusterLoadAssignment,
+    Endpoint,
+    LbEndpoint,
+    LocalityLbEndpoints,
+)
+
+from xds_control.policy.gateway import EnvoyPolicy
+from xds_control.xds.resources.common import ads, http2_upstream, seconds, socket_address
+from xds_control.xds.resources.names import XDS_CLUSTER
+
+
+def managed_bootstrap(envoy: EnvoyPolicy, xds_address: str) -> Bootstrap:
+    """A bootstrap that takes listeners, routes, clusters and endpoints from us over ADS."""
+    kind = ApiConfigSourceApiType.DELTA_GRPC if envoy.xds == "delta" else ApiConfigSourceApiType.GRPC
+    return Bootstrap(
+        node=Node(id=envoy.node_id, cluster=envoy.node_cluster),
+        admin=Admin(address=socket_address(envoy.admin)),
+        dynamic_resources=BootstrapDynamicResources(
+            ads_config=ApiConfigSource(
+                api_type=kind,
+                transport_api_version=ApiVersion.V3,
+                grpc_services=[GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=XDS_CLUSTER))],
+                set_node_on_first_message_only=True,
+            ),
+            cds_config=ads(),
+            lds_config=ads(),
+        ),
+        static_resources=BootstrapStaticResources(clusters=[xds_cluster(xds_address)]),
+    )
+
+
+def xds_cluster(xds_address: str) -> Cluster:
+    """The static cluster through which Envoy reaches the xDS server."""
+    return Cluster(
+        name=XDS_CLUSTER,
+        type=ClusterDiscoveryType.STATIC,
+        connect_timeout=seconds(1),
+        typed_extension_protocol_options=http2_upstream(),
+        load_assignment=ClusterLoadAssignment(
+            cluster_name=XDS_CLUSTER,
+            endpoints=[
+                LocalityLbEndpoints(lb_endpoints=[LbEndpoint(endpoint=Endpoint(address=socket_address(xds_address)))])
+            ],
+        ),
+    )
+
+
+def as_json(bootstrap: Bootstrap) -> str:
+    """A bootstrap as indented JSON, which Envoy reads as it reads YAML."""
+    return json.dumps(json.loads(bootstrap.to_json()), indent=2) + "\n"

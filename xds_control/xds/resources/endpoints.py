@@ -1,0 +1,63 @@
+"""ClusterLoadAssignments from a pool's snapshot: the only resource that changes with the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envoy.config.core.v3 import health_check_pb2
+from envoy.config.endpoint.v3 import endpoint_pb2
+
+from xds_control.fleet.endpoint import Locality
+from xds_control.fleet.snapshot import PoolSnapshot
+from xds_control.policy.address import split_address
+
+DRAINING = health_check_pb2.DRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of an assignment. weight 0 = takes no new requests (sent as DRAINING: Envoy rejects weight 0)."""
+
+    address: str
+    weight: int
+    priority: int = 0
+    locality: Locality = Locality()
+
+
+def pool_hosts(pool: PoolSnapshot) -> list[Host]:
+    """The hosts of a pool in address order."""
+    return [Host(e.endpoint.address, e.weight, e.priority, e.endpoint.locality) for e in pool.endpoints]
+
+
+def load_assignment(cluster: str, hosts: Sequence[Host]) -> bytes:
+    """A serialised ClusterLoadAssignment: the same hosts always give the same bytes.
+
+    Priorities are made gapless, because Envoy rejects gaps. Localities are sorted and carry the sum
+    of their hosts' weights, so that locality-weighted balancing follows the hosts.
+    """
+    assignment = endpoint_pb2.ClusterLoadAssignment(cluster_name=cluster)
+    levels = {level: index for index, level in enumerate(sorted({host.priority for host in hosts}))}
+    groups: dict[tuple[int, str, str, str], list[Host]] = {}
+    for host in hosts:
+        where = host.locality
+        groups.setdefault((levels[host.priority], where.region, where.zone, where.sub_zone), []).append(host)
+    for (priority, region, zone, sub_zone), members in sorted(groups.items()):
+        group = assignment.endpoints.add(priority=priority)
+        group.locality.region = region
+        group.locality.zone = zone
+        group.locality.sub_zone = sub_zone
+        total = 0
+        for host in members:
+            name, port = split_address(host.address)
+            entry = group.lb_endpoints.add()
+            address = entry.endpoint.address.socket_address
+            address.address = name
+            address.port_value = port
+            entry.load_balancing_weight.value = max(host.weight, 1)
+            if host.weight <= 0:
+                entry.health_status = DRAINING
+            else:
+                total += host.weight
+        group.load_balancing_weight.value = max(total, 1)
+    return assignment.SerializeToString(deterministic=True)

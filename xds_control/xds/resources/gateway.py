@@ -1,0 +1,158 @@
+"""The listener of the gateway: what happens to a request between the client and its endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
+from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation, HeaderMutationRules
+from envoy_data_plane.envoy.config.core.v3 import ApiVersion, GrpcService, GrpcServiceEnvoyGrpc
+from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
+from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import (
+    CommonGrpcAccessLogConfig,
+    HttpGrpcAccessLogConfig,
+)
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
+    ExternalProcessor,
+    HeaderForwardingRules,
+    MetadataOptions,
+    MetadataOptionsMetadataNamespaces,
+    ProcessingMode,
+    ProcessingModeBodySendMode,
+    ProcessingModeHeaderSendMode,
+)
+from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    HttpConnectionManager,
+    HttpConnectionManagerServerHeaderTransformation,
+    HttpFilter,
+    Rds,
+)
+from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import (
+    HeaderMutation as EarlyHeaderMutation,
+)
+from envoy_data_plane.envoy.type.matcher.v3 import ListStringMatcher, StringMatcher
+from envoy_data_plane.envoy.type.tracing.v3 import CustomTag
+from envoy_data_plane.google import protobuf as pb
+
+from xds_control.policy import headers
+from xds_control.policy.gateway import EnvoyPolicy
+from xds_control.policy.processes import ProcessorPolicy
+from xds_control.xds.resources.common import ads, extension, seconds, socket_address
+from xds_control.xds.resources.local_replies import local_replies
+from xds_control.xds.resources.names import LISTENER, PROCESSOR_CLUSTER, ROUTES
+from xds_control.xds.resources.usage import json_usage, sse_usage
+
+SEND = ProcessingModeHeaderSendMode.SEND
+SKIP = ProcessingModeHeaderSendMode.SKIP
+
+# Custom tags are formatters; the durations are design fact 2: US_TX_END is when the request had gone upstream.
+_TAGS = (
+    (headers.TAG_TTFT_US, "%COMMON_DURATION(US_TX_END:US_RX_BODY_BEG:us)%"),
+    (headers.TAG_TTFB_US, "%COMMON_DURATION(US_TX_END:US_RX_BEG:us)%"),
+    (headers.TAG_DECODE_US, "%COMMON_DURATION(US_RX_BODY_BEG:US_RX_END:us)%"),
+)
+
+
+def gateway_listener(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded: Sequence[str]) -> Listener:
+    """The listener in managed mode. forwarded: names of the request headers that the processors need to see."""
+    manager = HttpConnectionManager(
+        stat_prefix="gateway",
+        rds=Rds(config_source=ads(), route_config_name=ROUTES),
+        access_log=[access_log(processors)] if processors.count else [],
+        use_remote_address=True,
+        xff_num_trusted_hops=envoy.x_forwarded_trusted_hops,
+        stream_idle_timeout=seconds(envoy.stream_idle_timeout_s),
+        request_timeout=seconds(0),
+        server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,
+        early_header_mutation_extensions=[early_removal()],
+        local_reply_config=local_replies(envoy.body_limit_bytes),
+        http_filters=http_filters(envoy, processors, forwarded),
+    )
+    return Listener(
+        name=LISTENER,
+        address=socket_address(envoy.listen),
+        per_connection_buffer_limit_bytes=envoy.body_limit_bytes,
+        filter_chains=[
+            FilterChain(
+                filters=[
+                    Filter(name="envoy.filters.network.http_connection_manager", typed_config=pb.Any.pack(manager))
+                ]
+            )
+        ],
+    )
+
+
+def http_filters(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded: Sequence[str]) -> list[HttpFilter]:
+    """json/sse usage, then the processors, then the router. Answers pass them in reverse order."""
+    filters: list[HttpFilter] = []
+    if envoy.usage_from_json:
+        filters.append(_filter("envoy.filters.http.json_to_metadata", json_usage()))
+    if envoy.usage_from_sse:
+        filters.append(_filter("envoy.filters.http.sse_to_metadata", sse_usage()))
+    if processors.count:
+        filters.append(_filter("envoy.filters.http.ext_proc", ext_proc(processors, forwarded)))
+    filters.append(_filter("envoy.filters.http.router", Router(suppress_envoy_headers=True)))
+    return filters
+
+
+def ext_proc(processors: ProcessorPolicy, forwarded: Sequence[str]) -> ExternalProcessor:
+    """The processors: request headers and the whole request body, never a response byte; fails open."""
+    namespaces = MetadataOptionsMetadataNamespaces(untyped=[headers.NAMESPACE, headers.LB_NAMESPACE])
+    return ExternalProcessor(
+        grpc_service=GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PROCESSOR_CLUSTER)),
+        failure_mode_allow=True,
+        message_timeout=seconds(processors.message_timeout_s),
+        processing_mode=ProcessingMode(
+            request_header_mode=SEND,
+            request_body_mode=ProcessingModeBodySendMode.BUFFERED,
+            request_trailer_mode=SKIP,
+            response_header_mode=SKIP,
+            response_body_mode=ProcessingModeBodySendMode.NONE,
+            response_trailer_mode=SKIP,
+        ),
+        forward_rules=HeaderForwardingRules(
+            allowed_headers=ListStringMatcher(
+                patterns=[StringMatcher(exact=name, ignore_case=True) for name in sorted(set(forwarded))]
+            )
+        ),
+        metadata_options=MetadataOptions(
+            receiving_namespaces=namespaces,
+            forwarding_namespaces=MetadataOptionsMetadataNamespaces(
+                untyped=[headers.SUBSET_HINT_NAMESPACE, headers.LB_NAMESPACE]
+            ),
+        ),
+        mutation_rules=HeaderMutationRules(allow_all_routing=False),
+    )
+
+
+def access_log(processors: ProcessorPolicy) -> AccessLog:
+    """The gRPC access log to the processors: outcome, true TTFT, usage and the request's own metadata."""
+    return AccessLog(
+        name="envoy.access_loggers.http_grpc",
+        typed_config=pb.Any.pack(
+            HttpGrpcAccessLogConfig(
+                common_config=CommonGrpcAccessLogConfig(
+                    log_name="xds-control",
+                    transport_api_version=ApiVersion.V3,
+                    grpc_service=GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PROCESSOR_CLUSTER)),
+                    buffer_flush_interval=seconds(processors.access_log_flush_s),
+                    buffer_size_bytes=65536,
+                    custom_tags=[CustomTag(tag=tag, value=value) for tag, value in _TAGS],
+                ),
+                additional_response_headers_to_log=["endpoint-load-metrics", "endpoint-load-metrics-bin"],
+            )
+        ),
+    )
+
+
+def early_removal() -> object:
+    """Takes reserved headers off a client's request before anything sees them, also when no processor answers."""
+    return extension(
+        "envoy.http.early_header_mutation.header_mutation",
+        EarlyHeaderMutation(mutations=[HeaderMutation(remove=name) for name in headers.RESERVED_REQUEST_HEADERS]),
+    )
+
+
+def _filter(name: str, message: object) -> HttpFilter:
+    return HttpFilter(name=name, typed_config=pb.Any.pack(message))
