@@ -237,7 +237,7 @@ class Window(_message.Message):
     def __init__(self, period_s: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[Outcomes, _Mapping]]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixAdd, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[Outstanding, _Mapping]]] = ..., rates: _Optional[_Iterable[_Union[RateState, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., decisions: _Optional[_Iterable[_Union[Decisions, _Mapping]]] = ..., load: _Optional[_Union[ProcessorLoad, _Mapping]] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("pool", "endpoint", "service_class", "requests", "ok", "errors_connect", "errors_timeout", "errors_5xx", "errors_4xx", "aborted", "backpressure", "retries", "streamed", "ttft_s", "tpot_s", "queue_s", "e2e_s", "prompt_tokens", "completion_tokens", "cached_tokens", "usage_known", "slo_known", "slo_met", "decode_seconds", "prefill_seconds", "orca", "cached_known")
+    __slots__ = ("pool", "endpoint", "service_class", "requests", "ok", "errors_connect", "errors_timeout", "errors_5xx", "errors_4xx", "aborted", "backpressure", "retries", "streamed", "ttft_s", "tpot_s", "queue_s", "e2e_s", "prompt_tokens", "completion_tokens", "cached_tokens", "usage_known", "slo_known", "slo_met", "decode_seconds", "prefill_seconds", "orca", "cached_known", "errors_reset", "ttft_known", "ttft_met", "tpot_known", "tpot_met", "attempts_connect", "attempts_timeout", "attempts_reset", "attempts_5xx", "attempts_backpressure")
     class OrcaEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +272,16 @@ class Outcomes(_message.Message):
     PREFILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ORCA_FIELD_NUMBER: _ClassVar[int]
     CACHED_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_RESET_FIELD_NUMBER: _ClassVar[int]
+    TTFT_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    TTFT_MET_FIELD_NUMBER: _ClassVar[int]
+    TPOT_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    TPOT_MET_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_CONNECT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_RESET_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_5XX_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_BACKPRESSURE_FIELD_NUMBER: _ClassVar[int]
     pool: str
     endpoint: str
     service_class: str
@@ -299,7 +309,17 @@ class Outcomes(_message.Message):
     prefill_seconds: float
     orca: _containers.MessageMap[str, OrcaSum]
     cached_known: int
-    def __init__(self, pool: _Optional[str] = ..., endpoint: _Optional[str] = ..., service_class: _Optional[str] = ..., requests: _Optional[int] = ..., ok: _Optional[int] = ..., errors_connect: _Optional[int] = ..., errors_timeout: _Optional[int] = ..., errors_5xx: _Optional[int] = ..., errors_4xx: _Optional[int] = ..., aborted: _Optional[int] = ..., backpressure: _Optional[int] = ..., retries: _Optional[int] = ..., streamed: _Optional[int] = ..., ttft_s: _Optional[_Union[Sketch, _Mapping]] = ..., tpot_s: _Optional[_Union[Sketch, _Mapping]] = ..., queue_s: _Optional[_Union[Sketch, _Mapping]] = ..., e2e_s: _Optional[_Union[Sketch, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., usage_known: _Optional[int] = ..., slo_known: _Optional[int] = ..., slo_met: _Optional[int] = ..., decode_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., orca: _Optional[_Mapping[str, OrcaSum]] = ..., cached_known: _Optional[int] = ...) -> None: ...
+    errors_reset: int
+    ttft_known: int
+    ttft_met: int
+    tpot_known: int
+    tpot_met: int
+    attempts_connect: int
+    attempts_timeout: int
+    attempts_reset: int
+    attempts_5xx: int
+    attempts_backpressure: int
+    def __init__(self, pool: _Optional[str] = ..., endpoint: _Optional[str] = ..., service_class: _Optional[str] = ..., requests: _Optional[int] = ..., ok: _Optional[int] = ..., errors_connect: _Optional[int] = ..., errors_timeout: _Optional[int] = ..., errors_5xx: _Optional[int] = ..., errors_4xx: _Optional[int] = ..., aborted: _Optional[int] = ..., backpressure: _Optional[int] = ..., retries: _Optional[int] = ..., streamed: _Optional[int] = ..., ttft_s: _Optional[_Union[Sketch, _Mapping]] = ..., tpot_s: _Optional[_Union[Sketch, _Mapping]] = ..., queue_s: _Optional[_Union[Sketch, _Mapping]] = ..., e2e_s: _Optional[_Union[Sketch, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., usage_known: _Optional[int] = ..., slo_known: _Optional[int] = ..., slo_met: _Optional[int] = ..., decode_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., orca: _Optional[_Mapping[str, OrcaSum]] = ..., cached_known: _Optional[int] = ..., errors_reset: _Optional[int] = ..., ttft_known: _Optional[int] = ..., ttft_met: _Optional[int] = ..., tpot_known: _Optional[int] = ..., tpot_met: _Optional[int] = ..., attempts_connect: _Optional[int] = ..., attempts_timeout: _Optional[int] = ..., attempts_reset: _Optional[int] = ..., attempts_5xx: _Optional[int] = ..., attempts_backpressure: _Optional[int] = ...) -> None: ...
 
 class OrcaSum(_message.Message):
     __slots__ = ("last", "sum", "count")
