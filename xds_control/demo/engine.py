@@ -369,7 +369,7 @@ class DemoEngine:
             sequence.done,
             openai.usage(sequence.prompt_tokens, sequence.generated, sequence.cached_tokens),
         )
-        headers = {"x-demo-engine": self.config.name}
+        headers = {"server": "uvicorn", "x-demo-engine": self.config.name}
         orca = self._orca(request.headers.get("endpoint-load-metrics-format", ""))
         if orca:
             headers["endpoint-load-metrics"] = orca
