@@ -237,7 +237,7 @@ class Window(_message.Message):
     def __init__(self, period_s: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[Outcomes, _Mapping]]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixAdd, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[Outstanding, _Mapping]]] = ..., rates: _Optional[_Iterable[_Union[RateState, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., decisions: _Optional[_Iterable[_Union[Decisions, _Mapping]]] = ..., load: _Optional[_Union[ProcessorLoad, _Mapping]] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("pool", "endpoint", "service_class", "requests", "ok", "errors_connect", "errors_timeout", "errors_5xx", "errors_4xx", "aborted", "backpressure", "retries", "streamed", "ttft_s", "tpot_s", "queue_s", "e2e_s", "prompt_tokens", "completion_tokens", "cached_tokens", "usage_known", "slo_known", "slo_met", "decode_seconds", "prefill_seconds", "orca", "cached_known", "errors_reset", "ttft_known", "ttft_met", "tpot_known", "tpot_met", "attempts_connect", "attempts_timeout", "attempts_reset", "attempts_5xx", "attempts_backpressure")
+    __slots__ = ("pool", "endpoint", "service_class", "requests", "ok", "errors_connect", "errors_timeout", "errors_5xx", "errors_4xx", "aborted", "backpressure", "retries", "streamed", "ttft_s", "tpot_s", "queue_s", "e2e_s", "prompt_tokens", "completion_tokens", "cached_tokens", "usage_known", "slo_known", "slo_met", "decode_seconds", "prefill_seconds", "orca", "cached_known", "errors_reset", "ttft_known", "ttft_met", "tpot_known", "tpot_met", "attempts_connect", "attempts_timeout", "attempts_reset", "attempts_5xx", "attempts_backpressure", "timed_decode_tokens", "timed_prefill_tokens")
     class OrcaEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +282,8 @@ class Outcomes(_message.Message):
     ATTEMPTS_RESET_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_5XX_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_BACKPRESSURE_FIELD_NUMBER: _ClassVar[int]
+    TIMED_DECODE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TIMED_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     pool: str
     endpoint: str
     service_class: str
@@ -319,7 +321,9 @@ class Outcomes(_message.Message):
     attempts_reset: int
     attempts_5xx: int
     attempts_backpressure: int
-    def __init__(self, pool: _Optional[str] = ..., endpoint: _Optional[str] = ..., service_class: _Optional[str] = ..., requests: _Optional[int] = ..., ok: _Optional[int] = ..., errors_connect: _Optional[int] = ..., errors_timeout: _Optional[int] = ..., errors_5xx: _Optional[int] = ..., errors_4xx: _Optional[int] = ..., aborted: _Optional[int] = ..., backpressure: _Optional[int] = ..., retries: _Optional[int] = ..., streamed: _Optional[int] = ..., ttft_s: _Optional[_Union[Sketch, _Mapping]] = ..., tpot_s: _Optional[_Union[Sketch, _Mapping]] = ..., queue_s: _Optional[_Union[Sketch, _Mapping]] = ..., e2e_s: _Optional[_Union[Sketch, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., usage_known: _Optional[int] = ..., slo_known: _Optional[int] = ..., slo_met: _Optional[int] = ..., decode_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., orca: _Optional[_Mapping[str, OrcaSum]] = ..., cached_known: _Optional[int] = ..., errors_reset: _Optional[int] = ..., ttft_known: _Optional[int] = ..., ttft_met: _Optional[int] = ..., tpot_known: _Optional[int] = ..., tpot_met: _Optional[int] = ..., attempts_connect: _Optional[int] = ..., attempts_timeout: _Optional[int] = ..., attempts_reset: _Optional[int] = ..., attempts_5xx: _Optional[int] = ..., attempts_backpressure: _Optional[int] = ...) -> None: ...
+    timed_decode_tokens: int
+    timed_prefill_tokens: int
+    def __init__(self, pool: _Optional[str] = ..., endpoint: _Optional[str] = ..., service_class: _Optional[str] = ..., requests: _Optional[int] = ..., ok: _Optional[int] = ..., errors_connect: _Optional[int] = ..., errors_timeout: _Optional[int] = ..., errors_5xx: _Optional[int] = ..., errors_4xx: _Optional[int] = ..., aborted: _Optional[int] = ..., backpressure: _Optional[int] = ..., retries: _Optional[int] = ..., streamed: _Optional[int] = ..., ttft_s: _Optional[_Union[Sketch, _Mapping]] = ..., tpot_s: _Optional[_Union[Sketch, _Mapping]] = ..., queue_s: _Optional[_Union[Sketch, _Mapping]] = ..., e2e_s: _Optional[_Union[Sketch, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., usage_known: _Optional[int] = ..., slo_known: _Optional[int] = ..., slo_met: _Optional[int] = ..., decode_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., orca: _Optional[_Mapping[str, OrcaSum]] = ..., cached_known: _Optional[int] = ..., errors_reset: _Optional[int] = ..., ttft_known: _Optional[int] = ..., ttft_met: _Optional[int] = ..., tpot_known: _Optional[int] = ..., tpot_met: _Optional[int] = ..., attempts_connect: _Optional[int] = ..., attempts_timeout: _Optional[int] = ..., attempts_reset: _Optional[int] = ..., attempts_5xx: _Optional[int] = ..., attempts_backpressure: _Optional[int] = ..., timed_decode_tokens: _Optional[int] = ..., timed_prefill_tokens: _Optional[int] = ...) -> None: ...
 
 class OrcaSum(_message.Message):
     __slots__ = ("last", "sum", "count")
