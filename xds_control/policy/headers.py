@@ -19,6 +19,7 @@ PREFIX: Final = "x-xds-control-prefix"
 RULE: Final = "x-xds-control-rule"
 REASON: Final = "x-xds-control-reason"
 DECISION: Final = "x-xds-control-decision"
+MIRROR: Final = "x-xds-control-mirror"  # cluster that gets a copy of the request
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 DESTINATION_SUBSET: Final = "x-gateway-destination-endpoint-subset"
@@ -38,6 +39,7 @@ RESERVED_REQUEST_HEADERS: Final[tuple[str, ...]] = (
     RULE,
     REASON,
     DECISION,
+    MIRROR,
     DESTINATION,
     DESTINATION_SUBSET,
     DESTINATION_SERVED,
