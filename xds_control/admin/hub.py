@@ -1,0 +1,181 @@
+"""Who watches and reports, and what each watcher has still to hear (pure: no gRPC, no clock).
+
+A watcher that reads slowly costs one snapshot reference and a bounded list of prefixes: what it is sent is
+made when it is sent, from the newest state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from xds_control.fleet.snapshot import Snapshot
+from xds_control.proto import fleet_pb2 as pb
+from xds_control.proto import snapshots
+
+MAX_PREFIXES = 20_000
+"""Additions kept for one watcher; the oldest go first (an index without them only matches less)."""
+
+
+@dataclass(slots=True)
+class Watcher:
+    """One processor's Watch stream."""
+
+    processor: str
+    ext_proc_address: str
+    version: str
+    since: float
+    sent: Snapshot | None = None
+    sent_policy: str = ""
+    sent_estimates: int = 0
+    sent_outstanding: int = -1
+    prefixes: deque[pb.PrefixAdd] = field(default_factory=lambda: deque(maxlen=MAX_PREFIXES))
+    rates: OrderedDict[tuple[str, str, str], pb.RateState] = field(default_factory=OrderedDict)
+
+
+@dataclass(slots=True)
+class Reporter:
+    """What is known of one processor from its reports."""
+
+    last_at: float
+    outstanding: dict[str, pb.Outstanding] = field(default_factory=dict)
+    load: pb.ProcessorLoad = field(default_factory=pb.ProcessorLoad)
+    tokens: bytes = b""
+
+
+class Hub:
+    """Joins the reports of all processors into what each of them should hear of the others."""
+
+    def __init__(self, stale_s: float = 5.0) -> None:
+        self._stale_s = stale_s
+        self._snapshot: Snapshot | None = None
+        self._policy = pb.Policy()
+        self._estimates: bytes = b""
+        self._estimates_version = 0
+        self._outstanding_version = 0
+        self._deltas: tuple[tuple[str, int, int], bytes] | None = None
+        self.watchers: dict[int, Watcher] = {}
+        self.reporters: dict[str, Reporter] = {}
+        self._next = 0
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """The newest snapshot."""
+        self._snapshot = snapshot
+
+    def publish_policy(self, version: str, json: bytes) -> None:
+        """The policy that processors compile."""
+        self._policy = pb.Policy(version=version, json=json)
+
+    def publish_estimates(self, state: bytes) -> None:
+        """The fleet's token estimates, merged."""
+        if state != self._estimates:
+            self._estimates = state
+            self._estimates_version += 1
+
+    def watch(self, processor: str, ext_proc_address: str, version: str, now: float) -> int:
+        """Begins a watcher; its key."""
+        self._next += 1
+        self.watchers[self._next] = Watcher(processor, ext_proc_address, version, now)
+        return self._next
+
+    def unwatch(self, key: int) -> None:
+        """Ends a watcher. The processor's outstanding work goes with its last stream: nobody will finish it."""
+        watcher = self.watchers.pop(key, None)
+        if watcher and not any(w.processor == watcher.processor for w in self.watchers.values()):
+            reporter = self.reporters.pop(watcher.processor, None)
+            if reporter is not None and reporter.outstanding:
+                self._outstanding_version += 1
+
+    def addresses(self) -> list[str]:
+        """Where Envoy reaches the processors that watch, sorted, without repeats."""
+        return sorted({w.ext_proc_address for w in self.watchers.values() if w.ext_proc_address})
+
+    def report(self, processor: str, window: pb.Window, now: float) -> None:
+        """Takes in one window of a processor."""
+        reporter = self.reporters.get(processor)
+        if reporter is None:
+            reporter = self.reporters[processor] = Reporter(now)
+        reporter.last_at = now
+        if window.outstanding or reporter.outstanding:
+            fresh = {entry.endpoint: entry for entry in window.outstanding}
+            if fresh.keys() != reporter.outstanding.keys() or any(
+                reporter.outstanding[name] != entry for name, entry in fresh.items()
+            ):
+                reporter.outstanding = fresh
+                self._outstanding_version += 1
+        if window.HasField("load"):
+            reporter.load = window.load
+        if window.tokens:
+            reporter.tokens = window.tokens
+        for watcher in self.watchers.values():
+            if watcher.processor == processor:
+                continue
+            watcher.prefixes.extend(window.prefixes)
+            for state in window.rates:
+                watcher.rates[(processor, state.pool, state.endpoint)] = state
+
+    def expire(self, now: float) -> None:
+        """Forgets the outstanding work of processors that went silent."""
+        for reporter in self.reporters.values():
+            if reporter.outstanding and now - reporter.last_at > self._stale_s:
+                reporter.outstanding = {}
+                self._outstanding_version += 1
+
+    def next_message(self, key: int, now: float) -> bytes | None:
+        """The serialised WatchResponse that the watcher lacks, or None when it has everything."""
+        watcher = self.watchers.get(key)
+        snapshot = self._snapshot
+        if watcher is None or snapshot is None:
+            return None
+        extra = pb.WatchResponse()
+        if watcher.sent_policy != self._policy.version:
+            extra.policy.CopyFrom(self._policy)
+        if watcher.sent_estimates != self._estimates_version:
+            extra.estimates.tokens = self._estimates
+        self._peers(watcher, extra)
+        body = self._changes(watcher, snapshot, now)
+        rest = extra.SerializeToString()
+        if body is None and not rest:
+            return None
+        watcher.sent = snapshot
+        watcher.sent_policy = self._policy.version
+        watcher.sent_estimates = self._estimates_version
+        if body is None:
+            body = pb.WatchResponse(epoch=snapshot.epoch, version=snapshot.version).SerializeToString()
+        # Concatenating serialised messages merges them (protobuf encoding, "last one wins / repeated append").
+        return body + rest
+
+    def _changes(self, watcher: Watcher, snapshot: Snapshot, now: float) -> bytes | None:
+        old = watcher.sent
+        if old is None or old.epoch != snapshot.epoch:
+            return snapshots.full(snapshot, now).SerializeToString()
+        if old is snapshot:
+            return None
+        key = (snapshot.epoch, old.version, snapshot.version)
+        if self._deltas is None or self._deltas[0] != key:
+            message = snapshots.delta(old, snapshot, now)
+            self._deltas = (key, message.SerializeToString() if message is not None else b"")
+        return self._deltas[1] or None
+
+    def _peers(self, watcher: Watcher, extra: pb.WatchResponse) -> None:
+        if watcher.prefixes:
+            extra.peers.prefixes.extend(watcher.prefixes)
+            watcher.prefixes.clear()
+        if watcher.rates:
+            extra.peers.rates.extend(watcher.rates.values())
+            watcher.rates.clear()
+        if watcher.sent_outstanding != self._outstanding_version:
+            sums: dict[str, pb.Outstanding] = {}
+            for name, reporter in self.reporters.items():
+                if name == watcher.processor:
+                    continue
+                for entry in reporter.outstanding.values():
+                    total = sums.setdefault(entry.endpoint, pb.Outstanding(endpoint=entry.endpoint))
+                    total.requests += entry.requests
+                    total.prefill_tokens += entry.prefill_tokens
+                    total.decode_tokens += entry.decode_tokens
+            if sums or watcher.sent_outstanding >= 0:
+                # an entry without an endpoint says that this list is complete, so an empty one clears
+                extra.peers.outstanding.append(pb.Outstanding())
+                extra.peers.outstanding.extend(sums.values())
+            watcher.sent_outstanding = self._outstanding_version

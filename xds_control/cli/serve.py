@@ -1,0 +1,249 @@
+"""`serve`, `control`, `processor`, `bootstrap`: the processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import click
+
+from xds_control.cli.options import EXIT_BAD_INPUT, fail, policy_option, read_policy
+from xds_control.cli.supervise import Child, Supervisor
+from xds_control.observe.logs import configure, logger
+from xds_control.policy.address import join_address, split_address
+from xds_control.policy.schema import Policy
+from xds_control.xds.resources.bootstrap import as_json, managed_bootstrap
+
+READY_S = 30.0
+
+
+@click.command()
+@policy_option
+@click.option("--with-envoy", is_flag=True, help="Also run Envoy (package extra `envoy`, or one on PATH).")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    help="Where pid files, the store and Envoy's bootstrap go; a temporary folder when absent.",
+)
+@click.option("--drain-s", default=10.0, show_default=True, help="How long Envoy may finish running requests at the end.")
+def serve(policy_path: Path, with_envoy: bool, run_dir: Path | None, drain_s: float) -> None:
+    """Run control and the processors, and Envoy if asked, until SIGTERM or Ctrl-C.
+
+    Example: xds-control serve --policy policy.yaml --with-envoy
+    """
+    policy = read_policy(policy_path)
+    envoy = find_envoy() if with_envoy else None
+    if with_envoy and envoy is None:
+        fail("no `envoy` found: install the extra (pip install 'xds-control[envoy]') or put Envoy on PATH", EXIT_BAD_INPUT)
+    for name, address in listeners(policy, with_envoy):
+        problem = in_use(address)
+        if problem:
+            fail(f"{name}: {address} cannot be used: {problem}", EXIT_BAD_INPUT)
+    configure(policy.log.level, policy.log.format, process="serve")
+    with contextlib.ExitStack() as stack:
+        folder = run_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xds-control-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        children = plan(policy, policy_path.resolve(), folder, envoy, drain_s)
+        asyncio.run(_supervise(children, folder))
+
+
+@click.command()
+@policy_option
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the store goes.")
+def control(policy_path: Path, run_dir: Path | None) -> None:
+    """Run the control process alone: signals, weights, xDS, fleet and admin services.
+
+    Example: xds-control control --policy policy.yaml
+    """
+    policy = read_policy(policy_path)
+    configure(policy.log.level, policy.log.format, process="control")
+    from xds_control.admin.control import run_control
+
+    sys.exit(run_control(policy, policy_path, run_dir))
+
+
+@click.command()
+@click.option("--control", "control_address", required=True, help="Address of control's fleet service.")
+@click.option("--listen", required=True, help="Where ext_proc and access logs are served, ip:port.")
+@click.option("--http", default=None, help="Where /metrics and /healthz are served, ip:port.")
+@click.option("--id", "identity", default=None, help="Unique name of this processor; host and pid when absent.")
+@click.option("--advertise", default=None, help="Address under which Envoy reaches it, when not --listen.")
+@click.option("--log-level", default="info", show_default=True)
+@click.option("--log-format", default="auto", show_default=True)
+def processor(
+    control_address: str,
+    listen: str,
+    http: str | None,
+    identity: str | None,
+    advertise: str | None,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run one processor: ext_proc and the access log service.
+
+    Example: xds-control processor --control 127.0.0.1:18001 --listen 127.0.0.1:18010
+    """
+    configure(log_level, log_format, process=identity or "processor")
+    from xds_control.extproc.worker import run_processor
+
+    sys.exit(run_processor(control_address, listen, http, identity, advertise))
+
+
+@click.command()
+@policy_option
+@click.option("--xds", "xds_address", default=None, help="Address of the xDS server, when not the policy's.")
+def bootstrap(policy_path: Path, xds_address: str | None) -> None:
+    """Print the bootstrap for an Envoy in managed mode.
+
+    Example: xds-control bootstrap --policy policy.yaml > envoy.json && envoy -c envoy.json
+    """
+    policy = read_policy(policy_path)
+    click.echo(as_json(managed_bootstrap(policy.envoy, xds_address or policy.control.xds)), nl=False)
+
+
+def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, drain_s: float) -> list[Child]:
+    """The child processes in the order in which they start."""
+    me = [sys.executable, "-m", "xds_control"]
+    children = [
+        Child(
+            "control",
+            [*me, "control", "--policy", str(policy_path), "--run-dir", str(folder)],
+            ready=lambda: _http_ok(f"http://{policy.control.http}/healthz"),
+        )
+    ]
+    for index in range(policy.processors.count):
+        http = nth(policy.processors.http, index)
+        children.append(
+            Child(
+                f"processor-{index}",
+                [
+                    *me,
+                    "processor",
+                    *("--control", policy.control.fleet),
+                    *("--listen", nth(policy.processors.listen, index)),
+                    *("--http", http),
+                    *("--id", f"processor-{index}"),
+                    *("--log-level", policy.log.level),
+                    *("--log-format", policy.log.format),
+                ],
+                ready=lambda http=http: _http_ok(f"http://{http}/readyz"),  # type: ignore[misc]
+                backoff_s=policy.processors.restart_backoff_s,
+            )
+        )
+    if envoy is not None:
+        path = folder / "envoy.json"
+        path.write_text(as_json(managed_bootstrap(policy.envoy, policy.control.xds)))
+        admin = f"http://{policy.envoy.admin}"
+        children.append(
+            Child(
+                "envoy",
+                [
+                    *(envoy, "-c", str(path), "--concurrency", str(policy.envoy.concurrency)),
+                    *("--use-dynamic-base-id", "--log-level", "warning"),
+                    *("--drain-time-s", "1", "--parent-shutdown-time-s", "2"),
+                ],
+                ready=lambda: _http_ok(f"{admin}/ready"),
+                before_stop=lambda: _drain(admin, drain_s),
+            )
+        )
+    return children
+
+
+def listeners(policy: Policy, with_envoy: bool) -> list[tuple[str, str]]:
+    """(policy path, address) of everything that will be listened on."""
+    found = [(f"control.{field}", getattr(policy.control, field)) for field in ("xds", "fleet", "admin", "http")]
+    for index in range(policy.processors.count):
+        found.append(("processors.listen", nth(policy.processors.listen, index)))
+        found.append(("processors.http", nth(policy.processors.http, index)))
+    if with_envoy:
+        found += [("envoy.listen", policy.envoy.listen), ("envoy.admin", policy.envoy.admin)]
+    return found
+
+
+def nth(address: str, index: int) -> str:
+    """The address with its port counted up."""
+    host, port = split_address(address)
+    return join_address(host, port + index)
+
+
+def in_use(address: str) -> str | None:
+    """Why an address cannot be listened on, or None."""
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
+def find_envoy() -> str | None:
+    """The Envoy next to this Python, else the one on PATH."""
+    beside = Path(sys.executable).parent / "envoy"
+    return str(beside) if beside.exists() else shutil.which("envoy")
+
+
+async def _supervise(children: list[Child], folder: Path) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stop.set)
+    supervisor = Supervisor(children, folder)
+    log = logger("serve")
+    try:
+        starting = asyncio.create_task(supervisor.start())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            log.info("serving", run_dir=str(folder))
+            await stopping
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+    finally:
+        await supervisor.stop()
+    log.info("stopped")
+
+
+async def _http_ok(url: str, timeout_s: float = READY_S) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
+        while loop.time() < deadline:
+            try:
+                async with session.get(url) as answer:
+                    if answer.status == 200:
+                        return True
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                await asyncio.sleep(0.05)
+                continue
+            await asyncio.sleep(0.05)
+    return False
+
+
+async def _drain(admin: str, limit_s: float) -> None:
+    """Lets Envoy's running requests end: no new connections, then wait until none is active."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
+        try:
+            await session.post(f"{admin}/healthcheck/fail")
+            await session.post(f"{admin}/drain_listeners?graceful&skip_exit")
+            while loop.time() < deadline:
+                async with session.get(f"{admin}/stats?filter=http.gateway.downstream_rq_active&format=json") as answer:
+                    stats = (await answer.json(content_type=None)).get("stats", [])
+                if all(entry.get("value", 0) == 0 for entry in stats):
+                    return
+                await asyncio.sleep(0.1)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return
