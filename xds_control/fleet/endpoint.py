@@ -37,7 +37,7 @@ class Endpoint:
     capacity: float | None = None
     role: str = "both"
     locality: Locality = Locality()
-    labels: Mapping[str, str] = EMPTY
+    labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     metrics_url: str | None = None
     gpus: tuple[str, ...] = ()
     gpu_model: str | None = None
