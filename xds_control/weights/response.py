@@ -1,0 +1,133 @@
+"""The factors of the raw weight, column by column, in the order in which they are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xds_control.policy.weights import Fairness, SlowStart, Waterfill
+from xds_control.weights.combine import combine, exponents
+from xds_control.weights.curves import normalise, with_floor
+from xds_control.weights.profiles import Form
+from xds_control.weights.table import Bools, Column, Floats, fill
+from xds_control.weights.waterfill import factors as fill_factors
+from xds_control.weights.waterfill import horizon_arrivals
+
+_LEAST_RESPONSE = 1e-3
+
+
+@dataclass(slots=True)
+class FactorColumn:
+    """One factor over the pool. column: the signal behind it, None for none. normalised, exponent: of a curve."""
+
+    name: str
+    factor: Floats
+    column: Column | None = None
+    normalised: Floats | None = None
+    exponent: float = 1.0
+
+
+def waterfill_column(
+    policy: Waterfill,
+    columns: Mapping[str, Column],
+    capacity: Floats,
+    slots: Floats,
+    serving: Bools,
+    service_s: float,
+    update_s: float,
+) -> FactorColumn:
+    """Room for work under the common water level; endpoints whose load is unknown count as loaded like the rest."""
+    running, waiting = columns["running"], columns["waiting"]
+    factor = np.ones(len(capacity))
+    if serving.any():
+        has_running, has_waiting = running.confidence > 0.0, waiting.confidence > 0.0
+        queue = np.where(has_running, running.value, 0.0) + np.where(has_waiting, waiting.value, 0.0)
+        confidence = np.where(
+            has_running & has_waiting,
+            np.minimum(running.confidence, waiting.confidence),
+            np.maximum(running.confidence, waiting.confidence),
+        )
+        confidence = np.where(serving, confidence, 0.0)
+        # Per capacity, so that an unknown queue is taken as the pool's mean load and not as its mean length.
+        weight = confidence * capacity
+        load = fill(np.where(serving, queue / capacity, 0.0), confidence, 0.0)
+        if weight.sum() > 0.0:
+            mean = float((queue * confidence).sum() / weight.sum())
+            load = mean + (np.where(confidence > 0.0, queue / capacity, mean) - mean) * confidence
+        c, q = capacity[serving], (load * capacity)[serving]
+        in_service = float(np.where(has_running, running.value, queue)[serving & (confidence > 0.0)].sum())
+        arrivals = horizon_arrivals(
+            in_service,
+            update_s,
+            service_s,
+            policy.horizon_service_times,
+            float(slots[serving].sum()),
+            policy.least_horizon_slots,
+        )
+        factor[serving] = fill_factors(c, q, arrivals, policy.floor, policy.ceiling)
+    return FactorColumn("load", factor, columns["occupancy"])
+
+
+def curve_columns(
+    form: Form, columns: Mapping[str, Column], serving: Bools
+) -> tuple[list[FactorColumn], list[FactorColumn]]:
+    """(factors, terms): one factor a curve when they multiply, else one factor `response` and its terms."""
+    found: list[FactorColumn] = []
+    weights: list[float] = []
+    for curve in form.curves:
+        column = columns[curve.signal]
+        confidence = np.where(serving, column.confidence, 0.0)
+        if not confidence.any():
+            continue  # nobody knows it: the curve says nothing
+        goodness = normalise(curve, np.where(serving, column.value, np.nan))
+        goodness = with_floor(curve, fill(np.where(confidence > 0.0, goodness, 0.0), confidence, 1.0))
+        found.append(FactorColumn(curve.signal, goodness, column, goodness, curve.weight))
+        weights.append(curve.weight)
+    if not found:
+        return [], []
+    if form.combiner in ("product", "geometric-mean"):
+        for item, exponent in zip(found, exponents(form.combiner, weights), strict=True):
+            item.exponent = exponent
+            if exponent != 1.0:
+                item.factor = np.power(item.factor, exponent)
+        return found, []
+    total = sum(weights)
+    response = np.maximum(combine(form.combiner, [f.factor for f in found], weights), _LEAST_RESPONSE)
+    for item, weight in zip(found, weights, strict=True):
+        item.exponent = weight / total
+        item.factor = item.factor * (weight / total)
+    return [FactorColumn("response", response)], found
+
+
+def ramp_column(policy: SlowStart, age_s: Floats) -> FactorColumn:
+    """Slow start: `least` at the beginning, 1 from the end of the window on."""
+    if policy.window_s <= 0.0:
+        return FactorColumn("ramp", np.ones(len(age_s)))
+    t = np.clip(age_s / policy.window_s, 0.0, 1.0)
+    return FactorColumn("ramp", np.maximum(policy.least, np.power(t, 1.0 / policy.aggression)))
+
+
+def errors_column(columns: Mapping[str, Column], floor: float, serving: Bools) -> FactorColumn:
+    """1 − error rate, not under the floor."""
+    column = columns["error_rate"]
+    good = np.where(column.confidence > 0.0, 1.0 - column.value, 1.0)
+    confidence = np.where(serving, column.confidence, 0.0)
+    return FactorColumn("errors", np.maximum(fill(good, confidence, 1.0), floor), column)
+
+
+def fairness_column(policy: Fairness, rates: Sequence[float | None], due: Floats, serving: Bools) -> FactorColumn:
+    """Damps endpoints that get far more than their due share, lifts starved ones. due: pushed weights, NaN = none."""
+    n = len(due)
+    factor = np.ones(n)
+    rate = np.array([np.nan if r is None else r for r in rates], dtype=np.float64)
+    known = serving & np.isfinite(rate) & np.isfinite(due) & (due > 0.0)
+    if policy.enabled and int(known.sum()) >= 2:
+        total = float(rate[known].sum())
+        expected = due[known] / float(due[known].sum()) * total
+        ratio = (rate[known] + 0.5) / (expected + 0.5)  # half a request per second keeps noise of rare ones out
+        over = np.maximum(ratio / policy.band, 1.0)
+        under = np.maximum(1.0 / (ratio * policy.band), 1.0)
+        factor[known] = np.clip((under / over) ** policy.gain, 1.0 / policy.limit, policy.limit)
+    return FactorColumn("fairness", factor)
