@@ -79,7 +79,6 @@ class _Walk:
             self.document.complain(path, f"bad merge: {error}")
             return {}
         result: dict[str, Any] = {}
-        written: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is None:
@@ -87,21 +86,16 @@ class _Walk:
                 continue
             here = (*path, key)
             mark = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            if key in result and written.get(key) != id(value_node) and _inside(node, key_node):
-                first = self.document.keys.get(here)
-                if first is not None and first != mark and _inside_mark(node, first):
-                    self.document.complain(here, f"{key!r} appears twice (first on line {first[0]})", key=False)
+            first = self.document.keys.get(here)
             self.document.keys[here] = mark
-            written[key] = id(value_node)
+            # a key that came by `<<` stands elsewhere in the text and may be overridden
+            if key in result and _inside(node, mark) and first is not None and _inside(node, first):
+                self.document.complain(here, f"{key!r} appears twice (first on line {first[0]})", key=True)
             result[key] = self.value(value_node, here)
         return result
 
 
-def _inside(node: yaml.Node, child: yaml.Node) -> bool:
-    return bool(node.start_mark.index <= child.start_mark.index <= node.end_mark.index)
-
-
-def _inside_mark(node: yaml.Node, mark: tuple[int, int]) -> bool:
+def _inside(node: yaml.Node, mark: tuple[int, int]) -> bool:
     start, end = node.start_mark, node.end_mark
     return (start.line + 1, start.column + 1) <= mark <= (end.line + 1, end.column + 1)
 

@@ -36,6 +36,7 @@ from envoy_data_plane.envoy.type.tracing.v3 import CustomTag
 from envoy_data_plane.google import protobuf as pb
 
 from xds_control.policy import headers
+from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.gateway import EnvoyPolicy
 from xds_control.policy.processes import ProcessorPolicy
 from xds_control.xds.resources.common import ads, extension, seconds, socket_address
@@ -46,6 +47,12 @@ from xds_control.xds.resources.usage import json_usage, sse_usage
 SEND = ProcessingModeHeaderSendMode.SEND
 SKIP = ProcessingModeHeaderSendMode.SKIP
 
+_BODY_MODES = {
+    "buffered": ProcessingModeBodySendMode.BUFFERED,
+    "streamed": ProcessingModeBodySendMode.STREAMED,
+    "full_duplex": ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED,
+}
+
 # Custom tags are formatters; the durations are design fact 2: US_TX_END is when the request had gone upstream.
 _TAGS = (
     (headers.TAG_TTFT_US, "%COMMON_DURATION(US_TX_END:US_RX_BODY_BEG:us)%"),
@@ -54,7 +61,9 @@ _TAGS = (
 )
 
 
-def gateway_listener(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded: Sequence[str]) -> Listener:
+def gateway_listener(
+    envoy: EnvoyPolicy, processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str]
+) -> Listener:
     """The listener in managed mode. forwarded: names of the request headers that the processors need to see."""
     manager = HttpConnectionManager(
         stat_prefix="gateway",
@@ -67,7 +76,7 @@ def gateway_listener(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded:
         server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,
         early_header_mutation_extensions=[early_removal()],
         local_reply_config=local_replies(envoy.body_limit_bytes),
-        http_filters=http_filters(envoy, processors, forwarded),
+        http_filters=http_filters(envoy, processors, settings, forwarded),
     )
     return Listener(
         name=LISTENER,
@@ -83,7 +92,9 @@ def gateway_listener(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded:
     )
 
 
-def http_filters(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded: Sequence[str]) -> list[HttpFilter]:
+def http_filters(
+    envoy: EnvoyPolicy, processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str]
+) -> list[HttpFilter]:
     """json/sse usage, then the processors, then the router. Answers pass them in reverse order."""
     filters: list[HttpFilter] = []
     if envoy.usage_from_json:
@@ -91,26 +102,32 @@ def http_filters(envoy: EnvoyPolicy, processors: ProcessorPolicy, forwarded: Seq
     if envoy.usage_from_sse:
         filters.append(_filter("envoy.filters.http.sse_to_metadata", sse_usage()))
     if processors.count:
-        filters.append(_filter("envoy.filters.http.ext_proc", ext_proc(processors, forwarded)))
+        filters.append(_filter("envoy.filters.http.ext_proc", ext_proc(processors, settings, forwarded)))
     filters.append(_filter("envoy.filters.http.router", Router(suppress_envoy_headers=True)))
     return filters
 
 
-def ext_proc(processors: ProcessorPolicy, forwarded: Sequence[str]) -> ExternalProcessor:
-    """The processors: request headers and the whole request body, never a response byte; fails open."""
+def ext_proc(processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str]) -> ExternalProcessor:
+    """The processors: request headers and the whole request body, by default never a response byte; fails open."""
+    duplex = settings.body_mode == "full_duplex"
+    streamed = settings.body_mode == "streamed"
+    observe = settings.responses == "observe" or (settings.responses == "auto" and duplex)
     namespaces = MetadataOptionsMetadataNamespaces(untyped=[headers.NAMESPACE, headers.LB_NAMESPACE])
     return ExternalProcessor(
         grpc_service=GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PROCESSOR_CLUSTER)),
-        failure_mode_allow=True,
+        failure_mode_allow=settings.failure_mode_allow,
         message_timeout=seconds(processors.message_timeout_s),
         processing_mode=ProcessingMode(
             request_header_mode=SEND,
-            request_body_mode=ProcessingModeBodySendMode.BUFFERED,
-            request_trailer_mode=SKIP,
-            response_header_mode=SKIP,
-            response_body_mode=ProcessingModeBodySendMode.NONE,
-            response_trailer_mode=SKIP,
+            request_body_mode=_BODY_MODES[settings.body_mode],
+            request_trailer_mode=SEND if duplex else SKIP,
+            response_header_mode=SEND if observe else SKIP,
+            response_body_mode=_BODY_MODES["full_duplex"] if observe and duplex else ProcessingModeBodySendMode.NONE,
+            response_trailer_mode=SEND if observe and duplex else SKIP,
         ),
+        # STREAMED pays only when the body need not wait for the header answer (design fact 5)
+        send_body_without_waiting_for_header_response=streamed,
+        allow_content_length_header=streamed,
         forward_rules=HeaderForwardingRules(
             allowed_headers=ListStringMatcher(
                 patterns=[StringMatcher(exact=name, ignore_case=True) for name in sorted(set(forwarded))]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xds_control.errors import PolicyError
+from xds_control.policy.load import decode_policy, encode_policy, load_policy, parse_policy, policy_version
+
+GOOD = """\
+version: xds-control/v1
+pools:
+- name: chat
+  models: [m]
+  endpoints:
+  - address: 127.0.0.1:8000
+  - address: 127.0.0.1:8001
+    capacity: 2
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, "p.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_small_policy_is_enough() -> None:
+    policy = parse_policy(GOOD)
+    assert [e.address for e in policy.pools[0].endpoints] == ["127.0.0.1:8000", "127.0.0.1:8001"]
+    assert policy.default_pool() == "chat"
+    assert policy.processors.count == 1
+
+
+def test_a_policy_survives_the_wire_and_keeps_its_version() -> None:
+    policy = parse_policy(GOOD)
+    again = decode_policy(encode_policy(policy))
+    assert again == policy
+    assert policy_version(again) == policy_version(policy)
+    assert policy_version(parse_policy(GOOD.replace("capacity: 2", "capacity: 3"))) != policy_version(policy)
+
+
+def test_an_unknown_field_names_the_nearest_one() -> None:
+    found = problems(GOOD.replace("models: [m]", "modles: [m]"))
+    assert found == ["p.yaml:4:3: pools[0].modles: unknown field `modles`; did you mean `models`?"]
+
+
+def test_wrong_types_name_place_and_value() -> None:
+    found = problems(GOOD.replace("capacity: 2", "capacity: lots"))
+    assert len(found) == 1
+    assert found[0].startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected `float | null`, got `str`")
+    assert "'lots'" in found[0]
+
+
+def test_values_out_of_range_are_refused() -> None:
+    (found,) = problems(GOOD.replace("capacity: 2", "capacity: -1"))
+    assert found.startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected `float` > 0")
+
+
+def test_bad_and_duplicate_addresses() -> None:
+    (found,) = problems(GOOD.replace("127.0.0.1:8001", "127.0.0.1:99999"))
+    assert found.startswith("p.yaml:7:5: pools[0].endpoints[1]")
+    assert "port '99999'" in found
+    (found,) = problems(GOOD.replace("127.0.0.1:8001", "127.0.0.1:8000"))
+    assert found == (
+        "p.yaml:7:14: pools[0].endpoints[1].address: endpoint 127.0.0.1:8000 is listed twice "
+        "(first pools[0].endpoints[0])"
+    )
+
+
+def test_curves_out_of_range() -> None:
+    text = GOOD + "weights:\n  profile: custom\n  curves:\n  - signal: kv_usage\n    floor: 1.5\n"
+    (found,) = problems(text)
+    assert found.startswith("p.yaml:13:12: weights.curves[0].floor: expected `float` <= 1")
+    text = GOOD + "weights:\n  profile: custom\n  curves:\n  - signal: kv_usage\n    good: 1\n    bad: 1\n"
+    (found,) = problems(text)
+    assert found.startswith("p.yaml:12:5: weights.curves[0]")
+    assert "must differ" in found
+
+
+def test_everything_wrong_is_reported_at_once_in_file_order() -> None:
+    text = GOOD.replace("capacity: 2", "capacity: lots").replace("models: [m]", "modles: [m]") + "nonsense: 1\n"
+    found = problems(text)
+    assert [line.split(": ")[1] for line in found] == ["pools[0].modles", "pools[0].endpoints[1].capacity", "nonsense"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "`pools` is missing"),
+        ("[]", "expected a mapping, found a list"),
+        ("version: xds-control/v2\npools: []\n", "invalid enum value 'xds-control/v2'"),
+        ("version: xds-control/v1\npools: []\n", "length >= 1"),
+        ("version: xds-control/v1\npools: 5\n", "expected `array`"),
+    ],
+)
+def test_other_shapes(text: str, expected: str) -> None:
+    assert any(expected in line for line in problems(text)), problems(text)
+
+
+def test_pools_have_to_exist_where_they_are_named() -> None:
+    (found,) = problems(GOOD + "routing:\n  default_pool: chatt\n")
+    assert found == "p.yaml:10:17: routing.default_pool: there is no pool 'chatt'; pools are chat"
+
+
+def test_a_missing_file_is_a_policy_error(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+        load_policy(tmp_path / "none.yaml")
+    with pytest.raises(PolicyError, match="cannot be read: Is a directory"):
+        load_policy(tmp_path)

@@ -1,0 +1,130 @@
+"""A processor's side of the Fleet service: keeps the snapshot fresh, sends windows, survives control's restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from xds_control import __version__
+from xds_control.fleet.snapshot import Snapshot
+from xds_control.observe.logs import logger
+from xds_control.proto import fleet_pb2 as pb
+from xds_control.proto import snapshots
+
+SERVICE = "/xds_control.fleet.v1.Fleet"
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+)
+MAX_BACKOFF_S = 1.0
+MAX_UNANSWERED = 16
+"""Windows under way before the sender waits; what happens meanwhile stays in the next window."""
+
+
+class FleetClient:
+    """on_snapshot(snapshot, message) is called after each change; make_window() yields what is to be reported,
+    or None when there is nothing."""
+
+    def __init__(
+        self,
+        control: str,
+        processor: str,
+        ext_proc_address: str,
+        on_message: Callable[[Snapshot, pb.WatchResponse], None],
+        make_window: Callable[[float], pb.Window | None],
+        report_s: float = 0.1,
+    ) -> None:
+        self._control = control
+        self._processor = processor
+        self._address = ext_proc_address
+        self._on_message = on_message
+        self._make_window = make_window
+        self.report_s = report_s
+        self._log = logger("fleet-client")
+        self._tasks: list[asyncio.Task[None]] = []
+        self.snapshot: Snapshot | None = None
+        self.heard_at = 0.0
+        self.connected = False
+        self.errors = 0
+
+    def start(self) -> None:
+        """Begins to watch and report."""
+        self._tasks = [
+            asyncio.create_task(self._forever("watch", self._watch), name="fleet-watch"),
+            asyncio.create_task(self._forever("report", self._report), name="fleet-report"),
+        ]
+
+    async def stop(self) -> None:
+        """Ends both streams."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _forever(self, name: str, once: Callable[[grpc.aio.Channel], object]) -> None:
+        backoff = 0.05
+        while True:
+            started = time.monotonic()
+            try:
+                async with grpc.aio.insecure_channel(self._control, options=OPTIONS) as channel:
+                    await once(channel)  # type: ignore[misc]
+            except grpc.aio.AioRpcError as error:
+                self.errors += 1
+                self._log.warning("control-lost", stream=name, status=error.code().name, detail=error.details())
+            except ValueError as error:
+                self.errors += 1
+                self._log.error("control-spoke-oddly", stream=name, error=str(error))
+            if name == "watch":
+                self.connected = False
+            backoff = 0.05 if time.monotonic() - started > 5 else min(backoff * 2, MAX_BACKOFF_S)
+            await asyncio.sleep(backoff * random.uniform(0.8, 1.2))
+
+    async def _watch(self, channel: grpc.aio.Channel) -> None:
+        call = channel.unary_stream(
+            f"{SERVICE}/Watch",
+            request_serializer=pb.WatchRequest.SerializeToString,
+            response_deserializer=pb.WatchResponse.FromString,
+        )
+        request = pb.WatchRequest(processor=self._processor, ext_proc_address=self._address, version=__version__)
+        held: Snapshot | None = None
+        async for message in call(request):
+            now = time.monotonic()
+            held = snapshots.apply(held, message, now)
+            self.snapshot = held
+            self.heard_at = now
+            self.connected = True
+            self._on_message(held, message)
+
+    async def _report(self, channel: grpc.aio.Channel) -> None:
+        call = channel.stream_stream(
+            f"{SERVICE}/Report",
+            request_serializer=pb.ReportRequest.SerializeToString,
+            response_deserializer=pb.ReportResponse.FromString,
+        )
+        slots = asyncio.Semaphore(MAX_UNANSWERED)
+
+        async def requests() -> AsyncIterator[pb.ReportRequest]:
+            sequence = 1
+            hello = pb.Hello(source=self._processor, kind="processor", version=__version__)
+            await slots.acquire()
+            yield pb.ReportRequest(sequence=sequence, hello=hello)
+            while True:
+                await asyncio.sleep(self.report_s)
+                await slots.acquire()
+                window = self._make_window(time.monotonic())
+                if window is None:
+                    slots.release()
+                    continue
+                sequence += 1
+                yield pb.ReportRequest(sequence=sequence, window=window)
+
+        async for _answer in call(requests()):
+            slots.release()

@@ -1,0 +1,64 @@
+"""The whole xDS world of a fleet: what is fixed by the policy, and the assignments that follow the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from xds_control.fleet.snapshot import Snapshot
+from xds_control.policy.schema import Policy
+from xds_control.xds.resources.clusters import pool_cluster, processor_cluster
+from xds_control.xds.resources.endpoints import Host, load_assignment, pool_hosts
+from xds_control.xds.resources.gateway import gateway_listener
+from xds_control.xds.resources.names import LISTENER, PROCESSOR_CLUSTER, ROUTES
+from xds_control.xds.resources.routes import gateway_routes
+from xds_control.xds.types import CDS, EDS, LDS, RDS
+
+World = dict[str, dict[str, bytes]]
+
+
+class WorldBuilder:
+    """Builds the world step by step; what did not change keeps its very bytes."""
+
+    def __init__(self) -> None:
+        self._fixed: World = {}
+        self._assignments: dict[str, bytes] = {}
+        self._hosts: dict[str, list[Host]] = {}
+        self._pools: tuple[str, ...] = ()
+
+    def use_policy(self, policy: Policy, forwarded_headers: Iterable[str]) -> None:
+        """Makes the resources that only the policy decides: listener, routes, clusters."""
+        clusters = {pool.name: bytes(pool_cluster(pool, policy.envoy)) for pool in policy.pools}
+        if policy.processors.count:
+            clusters[PROCESSOR_CLUSTER] = bytes(processor_cluster())
+        listener = gateway_listener(policy.envoy, policy.processors, policy.ext_proc, list(forwarded_headers))
+        routes = gateway_routes(policy.envoy, policy.pools, policy.default_pool())
+        self._fixed = {
+            CDS.type_url: clusters,
+            LDS.type_url: {LISTENER: bytes(listener)},
+            RDS.type_url: {ROUTES: bytes(routes)},
+        }
+        self._pools = tuple(pool.name for pool in policy.pools)
+
+    def world(self, snapshot: Snapshot, processors: Iterable[str]) -> World:
+        """Everything, for a cache: {type_url: {name: bytes}}. processors: addresses of the live processors."""
+        wanted: dict[str, list[Host]] = {name: [] for name in self._pools}
+        for name in self._pools:
+            pool = snapshot.pools.get(name)
+            if pool is not None:
+                wanted[name] = pool_hosts(pool)
+        if PROCESSOR_CLUSTER in self._fixed.get(CDS.type_url, {}):
+            wanted[PROCESSOR_CLUSTER] = [Host(address, 1) for address in sorted(processors)]
+        self._assignments = {name: self._assignment(name, hosts) for name, hosts in wanted.items()}
+        self._hosts = wanted
+        return {**self._fixed, EDS.type_url: self._assignments}
+
+    def _assignment(self, name: str, hosts: list[Host]) -> bytes:
+        known = self._assignments.get(name)
+        if known is not None and self._hosts.get(name) == hosts:
+            return known
+        return load_assignment(name, hosts)
+
+
+def sizes(world: Mapping[str, Mapping[str, bytes]]) -> dict[str, int]:
+    """Bytes of each type's resources, to see a world that grows too large for one message."""
+    return {type_url: sum(map(len, resources.values())) for type_url, resources in world.items()}
