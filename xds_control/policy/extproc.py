@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from xds_control.policy.base import Section, meta
 
 
-class ExtProcPolicy(Section):
+class ExtProcPolicy(Section, frozen=True, kw_only=True):
     """Settings of the ext_proc service and of the Envoy filter that calls it."""
 
     body_mode: Annotated[

@@ -15,7 +15,7 @@ _HEADER_VALUE = re.compile(r"^[^\x00\r\n]*$")
 _NOT_OURS = ("host", "content-length", "transfer-encoding", "connection", "te", "upgrade")
 
 
-class Target(Section):
+class Target(Section, frozen=True, kw_only=True):
     """Where a model route sends a share of its requests."""
 
     pool: Annotated[str, meta("pool that serves this share", min_length=1, example="llama-70b")]
@@ -34,14 +34,14 @@ class Target(Section):
     ] = None
 
 
-class Mirror(Section):
+class Mirror(Section, frozen=True, kw_only=True):
     """A copy of some requests for a second pool, whose answers are thrown away."""
 
     pool: Annotated[str, meta("pool that gets the copies", min_length=1, example="llama-70b-next")]
     share: Annotated[float, meta("share of sessions that are copied", unit="ratio", ge=0, le=1, example=0.05)] = 1.0
 
 
-class ModelRoute(Section):
+class ModelRoute(Section, frozen=True, kw_only=True):
     """One model name, or a family of names, and the pools that serve it. Exactly one of `model`, `prefix`, `regex`."""
 
     name: Annotated[
@@ -93,7 +93,7 @@ class ModelRoute(Section):
         return self.name or self.model or (f"{self.prefix}*" if self.prefix else f"/{self.regex}/")
 
 
-class Reject(Section):
+class Reject(Section, frozen=True, kw_only=True):
     """Refuses the request, in the error form of the API that was called."""
 
     status: Annotated[int, meta("HTTP status", ge=400, le=599, example=429)] = 403
@@ -104,7 +104,7 @@ class Reject(Section):
     retry_after_s: Annotated[float | None, meta("sent as Retry-After, rounded up", unit="s", ge=0, le=86400)] = None
 
 
-class Limits(Section):
+class Limits(Section, frozen=True, kw_only=True):
     """Bounds on what a request may ask for; beyond them it is refused with 400 (413 for the body)."""
 
     prompt_tokens: Annotated[int | None, meta("largest estimated prompt", unit="tokens", ge=1)] = None
@@ -117,7 +117,7 @@ class Limits(Section):
     n: Annotated[int | None, meta("most choices (`n`) in one request", ge=1)] = None
 
 
-class Rule(Section):
+class Rule(Section, frozen=True, kw_only=True):
     """What to do with the requests for which `when` is true. The first match decides; the rest are not tried."""
 
     name: Annotated[
@@ -181,7 +181,7 @@ def header_problem(name: str, value: str) -> str | None:
     return None
 
 
-class RoutingPolicy(Section):
+class RoutingPolicy(Section, frozen=True, kw_only=True):
     """Rules first; then model routes; then the pools that serve the model; then the default pool."""
 
     rules: Annotated[tuple[Rule, ...], meta("tried in order; the first match decides", max_length=200)] = ()

@@ -1,0 +1,209 @@
+"""ProcessingResponses as bytes, written directly: the constant ones once, the others without message objects.
+
+A response has some twenty headers and metadata values; building it from message objects costs more than inspecting a
+small body. Field numbers are those of envoy/service/ext_proc/v3/external_processor.proto, and tests parse everything
+that is written here with the real messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from xds_control.extproc.decision import Decision, Immediate
+from xds_control.policy import headers as names
+
+PIECE_BYTES: Final = 62_000
+"""Largest piece of a streamed body. Envoy wants pieces under 64 KiB; peers use this size."""
+
+_DOUBLE = struct.Struct("<d").pack
+
+
+def varint(value: int) -> bytes:
+    """A base-128 varint."""
+    if value < 0x80:
+        return _ONE[value]
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_ONE: Final = tuple(bytes((value,)) for value in range(0x80))
+
+
+def delimited(tag: bytes, payload: bytes) -> bytes:
+    """A length-delimited field; `tag` is the encoded field number and wire type."""
+    size = len(payload)
+    return tag + (_ONE[size] if size < 0x80 else varint(size)) + payload
+
+
+# Tags: field number << 3 | wire type 2.
+_F1, _F2, _F3, _F4, _F5, _F6, _F7, _F8 = (bytes((number << 3 | 2,)) for number in range(1, 9))
+_TRUE_5: Final = b"\x28\x01"
+_OVERWRITE: Final = b"\x18\x02"  # append_action: OVERWRITE_IF_EXISTS_OR_ADD
+
+CONTINUE_REQUEST_HEADERS: Final = delimited(_F1, b"")
+CONTINUE_RESPONSE_HEADERS: Final = delimited(_F2, b"")
+CONTINUE_REQUEST_BODY: Final = delimited(_F3, b"")
+CONTINUE_RESPONSE_BODY: Final = delimited(_F4, b"")
+CONTINUE_REQUEST_TRAILERS: Final = delimited(_F5, b"")
+CONTINUE_RESPONSE_TRAILERS: Final = delimited(_F6, b"")
+
+_REMOVE_RESERVED: Final = b"".join(delimited(_F2, name.encode()) for name in names.RESERVED_REQUEST_HEADERS)
+
+STRIP_REQUEST_HEADERS: Final = delimited(_F1, delimited(_F1, delimited(_F2, _REMOVE_RESERVED)))
+"""The answer to request headers whose body is still to come: client-sent copies of reserved headers go at once."""
+
+
+@lru_cache(maxsize=4096)
+def set_header(name: str, value: str) -> bytes:
+    """A `set_headers` entry that overwrites. Values repeat (models, pools, classes, addresses), so they are kept."""
+    return _set_header(name, value)
+
+
+@lru_cache(maxsize=256)
+def _header_key(name: str) -> bytes:
+    return delimited(_F1, name.encode())
+
+
+def _set_header(name: str, value: str) -> bytes:
+    header = _header_key(name) + delimited(_F3, value.encode("utf-8", "replace"))
+    return delimited(_F1, delimited(_F1, header) + _OVERWRITE)
+
+
+_UNREPEATED: Final = frozenset({names.PROMPT_TOKENS, names.SESSION, names.PREFIX, names.DECISION, "content-length"})
+
+
+def header_mutation(set_headers: Mapping[str, str], remove: Iterable[bytes] = ()) -> bytes:
+    """The HeaderMutation message: `remove` holds encoded `remove_headers` entries, which Envoy applies first."""
+    parts = [
+        _set_header(name, value) if name in _UNREPEATED else set_header(name, value)
+        for name, value in set_headers.items()
+    ]
+    parts.extend(remove)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=512)
+def _text_entry(key: str, value: str) -> bytes:
+    return _entry(key, delimited(_F3, value.encode("utf-8", "replace")))
+
+
+@lru_cache(maxsize=256)
+def _number_prefix(key: str) -> bytes:
+    name = delimited(_F1, key.encode())
+    return _F1 + varint(len(name) + 11) + name + b"\x12\x09\x11"
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    """An entry of Struct.fields; `value` is an encoded Value."""
+    return delimited(_F1, delimited(_F1, key.encode()) + delimited(_F2, value))
+
+
+_UNREPEATED_KEYS: Final = frozenset({names.META_ID, names.META_SESSION, names.META_PREFIX})
+
+
+def struct_fields(values: Mapping[str, Any]) -> bytes:
+    """A google.protobuf.Struct of texts, numbers, lists of texts and flat structs."""
+    parts: list[bytes] = []
+    for key, value in values.items():
+        if value.__class__ is str:
+            if key in _UNREPEATED_KEYS:
+                parts.append(_entry(key, delimited(_F3, value.encode("utf-8", "replace"))))
+            else:
+                parts.append(_text_entry(key, value))
+        elif isinstance(value, Mapping):
+            parts.append(_entry(key, delimited(_F5, struct_fields(value))))
+        else:
+            parts.append(_number_prefix(key) + _DOUBLE(value))
+    return b"".join(parts)
+
+
+def dynamic_metadata(decision: Decision) -> bytes:
+    """The encoded `dynamic_metadata` field, b"" when there is none."""
+    out = b""
+    if decision.facts_metadata:
+        out = _entry(names.NAMESPACE, delimited(_F5, struct_fields(decision.facts_metadata)))
+    if decision.destinations:
+        lb: dict[str, Any] = {names.DESTINATION: decision.destination}
+        if decision.scores is not None:
+            lb[names.DESTINATION_SCORES] = decision.scores
+        out += _entry(names.LB_NAMESPACE, delimited(_F5, struct_fields(lb)))
+    return delimited(_F8, out) if out else b""
+
+
+def _removals(decision: Decision, reserved: bool) -> list[bytes]:
+    found = [delimited(_F2, name.encode()) for name in decision.drop_headers]
+    if reserved:
+        found.append(_REMOVE_RESERVED)
+    return found
+
+
+def _common(decision: Decision, reserved: bool, length: int | None, body: bytes | None) -> bytes:
+    """A CommonResponse. `length`: content-length to set. `body`: the body mutation's bytes."""
+    headers = decision.headers
+    if length is not None:
+        headers = {**headers, "content-length": str(length)}
+    mutation = header_mutation(headers, _removals(decision, reserved))
+    out = delimited(_F2, mutation) if mutation else b""
+    if body is not None:
+        out += delimited(_F3, delimited(_F1, body) if body else b"\x10\x01")  # an empty body is `clear_body`
+    if decision.clear_route_cache:
+        out += _TRUE_5
+    return out
+
+
+def headers_answer(decision: Decision, length: int | None = None) -> bytes:
+    """The answer to request headers that carries the whole decision. `length`: content-length to set, if any."""
+    return delimited(_F1, delimited(_F1, _common(decision, True, length, None))) + dynamic_metadata(decision)
+
+
+def body_answer(decision: Decision) -> bytes:
+    """The answer to a buffered body that carries the whole decision, with the new body when there is one."""
+    body = decision.body
+    length = None if body is None else len(body)
+    return delimited(_F3, delimited(_F1, _common(decision, False, length, body))) + dynamic_metadata(decision)
+
+
+def streamed_pieces(
+    body: bytes | memoryview, end_of_stream: bool, response: bool = False, piece: int = PIECE_BYTES
+) -> Iterator[bytes]:
+    """A body as streamed pieces; the last has `end_of_stream`. An empty body is one empty piece when it ends there."""
+    tag = _F4 if response else _F3
+    view = memoryview(body)
+    size = len(view)
+    if not size:
+        if end_of_stream:
+            yield _piece(tag, b"", True)
+        return
+    for start in range(0, size, piece):
+        yield _piece(tag, bytes(view[start : start + piece]), end_of_stream and start + piece >= size)
+
+
+def _piece(tag: bytes, body: bytes, end_of_stream: bool) -> bytes:
+    streamed = (delimited(_F1, body) if body else b"") + (b"\x10\x01" if end_of_stream else b"")
+    return delimited(tag, delimited(_F1, delimited(_F3, delimited(_F3, streamed))))
+
+
+def response_headers_answer(set_headers: Mapping[str, str]) -> bytes:
+    """The answer to response headers, with headers to set on the way to the client."""
+    if not set_headers:
+        return CONTINUE_RESPONSE_HEADERS
+    return delimited(_F2, delimited(_F1, delimited(_F2, header_mutation(set_headers))))
+
+
+def immediate_answer(immediate: Immediate, decision: Decision | None = None) -> bytes:
+    """An ImmediateResponse; the facts stay in the metadata so that the access log knows what was refused."""
+    headers = {"content-type": "application/json", names.REASON: immediate.reason, **immediate.headers}
+    message = (
+        delimited(_F1, b"\x08" + varint(immediate.status))
+        + delimited(_F2, header_mutation(headers))
+        + delimited(_F3, immediate.body)
+        + delimited(_F5, immediate.reason.encode())
+    )
+    return delimited(_F7, message) + (dynamic_metadata(decision) if decision is not None else b"")

@@ -1,0 +1,382 @@
+"""One request in, one decision out: inspection, rules, model routes, limits, admission of picks. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import xxhash
+
+from xds_control.errors import PolicyError, Problem
+from xds_control.extproc.decision import Decision, Hold, Immediate, MetadataValue
+from xds_control.extproc.errorforms import error_body
+from xds_control.extproc.request import RequestView
+from xds_control.inspect.facts import BodyProblem, RequestFacts
+from xds_control.policy import headers as names
+from xds_control.policy.extproc import ExtProcPolicy
+from xds_control.policy.routing import Limits, Reject, RoutingPolicy
+from xds_control.routing.models import ModelChoice, ModelRoutes, compile_models
+from xds_control.routing.rules import CompiledRule, RuleSet, compile_rules
+from xds_control.routing.view import RoutingView
+
+_HEADER_LIMIT = 256
+_PREFIX_HEADER_TOKENS = 256
+_TOO_LARGE = BodyProblem.TOO_LARGE
+
+
+class Inspector(Protocol):
+    """Reads requests; see `xds_control.inspect`."""
+
+    def inspect(self, path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
+        """The facts of one request. Never raises for what a client sent."""
+        ...
+
+    def rewrite_model(self, headers: Mapping[str, str], body: bytes, facts: RequestFacts, model: str) -> bytes | None:
+        """The body, decoded, with another model name; None when that cannot be done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What the picker chose: endpoints in order of preference, and what else the engines must be told.
+
+    matched_tokens: prompt tokens believed cached at the first one. headers: further request headers (prefill endpoint,
+    data-parallel rank). scores: by address, for those who ask for them.
+    """
+
+    destinations: tuple[str, ...]
+    matched_tokens: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The picker or admission refuses a request. reason: stable code; peer_reason: its name among llm-d's."""
+
+    status: int
+    reason: str
+    message: str
+    retry_after_s: float | None = None
+    peer_reason: str = ""
+
+
+class Picker(Protocol):
+    """Names endpoints of a pool for a request; see `xds_control.routing.picker`."""
+
+    def pick(
+        self,
+        decision: Decision,
+        headers: Mapping[str, str],
+        subset: tuple[str, ...] | None,
+        now: float,
+    ) -> Pick | Refusal | None:
+        """A pick for `decision.facts` in `decision.pool`, a refusal, or None to leave the choice to Envoy's weights."""
+        ...
+
+
+class Admission(Protocol):
+    """Lets requests in, holds them back or refuses them; see `xds_control.admission`."""
+
+    def admit(self, decision: Decision, headers: Mapping[str, str], now: float) -> Refusal | Hold | None:
+        """None lets the request in. A Hold keeps its answer until the edge calls `Decider.finish`."""
+        ...
+
+
+@dataclass(slots=True)
+class Routes:
+    """The compiled routing policy."""
+
+    rules: RuleSet
+    models: ModelRoutes
+    policy: RoutingPolicy
+
+    @classmethod
+    def compile(cls, policy: RoutingPolicy, pools: list[str] | None = None, path: str = "routing") -> Routes:
+        """Checks and compiles a routing policy. Raises PolicyError with every problem."""
+        problems: list[Problem] = []
+        rules, models = RuleSet(), ModelRoutes()
+        try:
+            rules = compile_rules(policy, pools, path)
+        except PolicyError as error:
+            problems += error.problems
+        try:
+            models = compile_models(policy, pools, path)
+        except PolicyError as error:
+            problems += error.problems
+        if problems:
+            raise PolicyError(problems)
+        return cls(rules, models, policy)
+
+
+class Decider:
+    """Decides requests against one view of the fleet and one policy. Give it new ones by `view` and `routes`.
+
+    processor: name of this processor, in decision ids and metadata. inspector: reads bodies. picker: None leaves every
+    choice to Envoy's weights. admission: None lets every request in. default_class: class of requests that have none.
+    """
+
+    def __init__(
+        self,
+        view: RoutingView,
+        inspector: Inspector,
+        routes: Routes,
+        picker: Picker | None = None,
+        policy: ExtProcPolicy | None = None,
+        *,
+        admission: Admission | None = None,
+        processor: str = "p0",
+        default_class: str = "",
+    ) -> None:
+        self.view = view
+        self.inspector = inspector
+        self.routes = routes
+        self.picker = picker
+        self.admission = admission
+        self.policy = policy or ExtProcPolicy()
+        self.processor = processor
+        self.default_class = default_class
+        self.on_decision: Callable[[Decision, float], None] | None = None
+        self._count = 0
+
+    def decide(self, request: RequestView, now: float) -> Decision:
+        """The decision for a whole request. `now`: monotonic seconds."""
+        self._count += 1
+        facts = self.inspector.inspect(request.path, request.headers, request.body)
+        decision = Decision(f"{self.processor}-{self._count:x}", facts)
+        refusal = self._body_refusal(request, facts)
+        if refusal is None:
+            refusal = self._route(decision, request)
+        if refusal is None and self.admission is not None:
+            admitted = self.admission.admit(decision, request.headers, now)
+            if isinstance(admitted, Hold):
+                decision.hold = admitted
+                return decision
+            refusal = admitted
+        return self.finish(decision, request, refusal, now)
+
+    def finish(self, decision: Decision, request: RequestView, refusal: Refusal | None, now: float) -> Decision:
+        """Completes a decision that was held: `refusal` is what the wait ended with, None when it was let in."""
+        decision.hold = None
+        if refusal is None and self.picker is not None and decision.pool:
+            refusal = self._pick(decision, request, self.picker, now)
+        if refusal is not None:
+            self._refuse(decision, refusal)
+        else:
+            self._write_headers(decision)
+        self._write_metadata(decision)
+        if self.on_decision is not None:
+            self.on_decision(decision, now)
+        return decision
+
+    def _body_refusal(self, request: RequestView, facts: RequestFacts) -> Refusal | None:
+        problem = facts.problem
+        if not problem or not request.complete:
+            return None
+        if not request.has_body and not (facts.api and request.headers.get(":method") == "POST"):
+            return None
+        if problem is _TOO_LARGE:
+            if self.policy.on_too_large == "reject":
+                return Refusal(
+                    413, problem.value, f"The request body is larger than {self.policy.max_body_bytes} bytes."
+                )
+            return None
+        if self.policy.on_malformed == "pass":
+            return None
+        status = 415 if problem is BodyProblem.UNSUPPORTED_ENCODING else 400
+        detail = f": {facts.detail}" if facts.detail else ""
+        return Refusal(status, problem.value, f"BadRequest: the request body cannot be read ({problem.value}){detail}")
+
+    def _route(self, decision: Decision, request: RequestView) -> Refusal | None:
+        facts = decision.facts
+        view = self.view
+        rule: CompiledRule | None = None
+        if self.routes.rules.rules:
+            rule = self.routes.rules.match(facts, request.headers, view)
+        decision.service_class = facts.service_class or self.default_class
+        decision.tenant = facts.tenant
+        pools: tuple[str, ...] = ()
+        model = ""
+        if rule is not None:
+            spec = rule.rule
+            decision.rule = spec.name
+            decision.profile = spec.profile
+            decision.service_class = spec.service_class or decision.service_class
+            decision.tenant = spec.tenant or decision.tenant
+            if spec.reject is not None:
+                return _rejected(spec.reject)
+            over = None if spec.limits is None else _over_limit(spec.limits, facts)
+            if over is not None:
+                return over
+            decision.headers.update(spec.headers)
+            pools = spec.pools
+            model = spec.model
+        decision.model = facts.model
+        choice = self._model_choice(decision, model or facts.model)
+        if pools:
+            decision.pool = next((pool for pool in pools if view.is_available(pool)), pools[0])
+        elif isinstance(choice, Refusal):
+            return choice
+        else:
+            decision.pool = choice.pool
+        if isinstance(choice, ModelChoice):
+            # A rule that names the pool keeps the model route's rewrite only when both agree on the pool.
+            if choice.pool == decision.pool:
+                decision.route = choice.route
+                model = choice.model or model
+                if choice.lora and not facts.lora:
+                    facts.lora = choice.lora
+            if choice.mirror:
+                decision.headers[names.MIRROR] = choice.mirror
+        if model and model != facts.model:
+            self._rewrite(decision, request, model)
+        return None
+
+    def _model_choice(self, decision: Decision, model: str) -> ModelChoice | Refusal:
+        facts = decision.facts
+        policy = self.routes.policy
+        default = policy.default_pool or self.view.only_pool
+        if not model:
+            return ModelChoice(pool=default)
+        key = facts.session_key or xxhash.xxh3_64_intdigest(decision.id.encode())
+        choice = self.routes.models.choose(model, key, self.view)
+        if choice is not None:
+            return choice
+        if default and policy.unknown_model == "default":
+            return ModelChoice(pool=default)
+        if not self.view.models and not policy.models and not default:
+            return ModelChoice()  # nothing is known about models yet: let Envoy's own routes decide
+        return Refusal(404, "model_not_found", f"The model `{_clip(model)}` does not exist.")
+
+    def _rewrite(self, decision: Decision, request: RequestView, model: str) -> None:
+        facts = decision.facts
+        if not request.can_rewrite or not request.has_body:
+            return
+        body = self.inspector.rewrite_model(request.headers, request.body, facts, model)
+        if body is None:
+            return
+        decision.body = body
+        decision.original_model = facts.model
+        decision.model = model
+        if "content-encoding" in request.headers:
+            decision.drop_headers = ("content-encoding",)
+
+    def _pick(self, decision: Decision, request: RequestView, picker: Picker, now: float) -> Refusal | None:
+        subset = request.subset if self.policy.subset_hint else None
+        picked = picker.pick(decision, request.headers, subset, now)
+        if isinstance(picked, Refusal):
+            return picked
+        if picked is not None and picked.destinations:
+            decision.destinations = picked.destinations
+            decision.matched_tokens = picked.matched_tokens
+            decision.headers.update(picked.headers)
+            if self.policy.emit_scores:
+                decision.scores = picked.scores
+        return None
+
+    def _refuse(self, decision: Decision, refusal: Refusal) -> None:
+        headers: dict[str, str] = {}
+        if refusal.retry_after_s is not None:
+            headers["retry-after"] = str(max(1, -int(-refusal.retry_after_s // 1)))
+        if refusal.peer_reason:
+            headers["x-llm-d-request-dropped-reason"] = refusal.peer_reason
+        if self.policy.emit_decision:
+            headers[names.DECISION] = decision.id
+        body = error_body(decision.facts.api, refusal.status, refusal.reason, refusal.message)
+        decision.reason = f"rejected:{refusal.reason}"
+        decision.immediate = Immediate(refusal.status, refusal.reason, body, headers)
+        decision.destinations = ()
+
+    def _write_headers(self, decision: Decision) -> None:
+        facts = decision.facts
+        headers = decision.headers
+        if decision.pool:
+            headers[names.POOL] = decision.pool
+            decision.reason = "picked" if decision.destinations else "weights"
+        if decision.model:
+            headers[names.MODEL] = _header_text(decision.model)
+        if decision.service_class:
+            headers[names.CLASS] = _header_text(decision.service_class)
+        if decision.tenant:
+            headers[names.TENANT] = _header_text(decision.tenant)
+        if facts.prompt_tokens:
+            headers[names.PROMPT_TOKENS] = str(facts.prompt_tokens)
+        if facts.session_key:
+            headers[names.SESSION] = f"{facts.session_key:016x}"
+        if facts.prefix_keys:
+            headers[names.PREFIX] = f"{_prefix_of(facts):016x}"
+        if decision.rule:
+            headers[names.RULE] = decision.rule
+        if decision.destinations:
+            headers[names.DESTINATION] = decision.destination
+        if self.policy.emit_decision:
+            headers[names.DECISION] = decision.id
+
+    def _write_metadata(self, decision: Decision) -> None:
+        facts = decision.facts
+        found: dict[str, MetadataValue] = {
+            names.META_ID: decision.id,
+            names.META_PROCESSOR: self.processor,
+            names.META_POOL: decision.pool,
+            names.META_MODEL: _clip(decision.model),
+            names.META_CLASS: _clip(decision.service_class),
+            names.META_TENANT: _clip(decision.tenant),
+            names.META_API: facts.api,
+            names.META_RULE: decision.rule,
+            names.META_PROMPT_BYTES: facts.prompt_bytes,
+            names.META_PROMPT_TOKENS_ESTIMATE: facts.prompt_tokens,
+            names.META_OUTPUT_TOKENS_ESTIMATE: facts.expected_output_tokens,
+            names.META_MATCHED_TOKENS: decision.matched_tokens,
+            names.META_PICK: decision.destinations[0] if decision.destinations else "",
+        }
+        if facts.session_key:
+            found[names.META_SESSION] = f"{facts.session_key:016x}"
+        if facts.prefix_keys:
+            found[names.META_PREFIX] = f"{facts.prefix_keys[-1]:016x}"
+        if facts.extra:
+            # What learners need back with the outcome, such as the profile of the prompt's characters.
+            found.update({key: value for key, value in facts.extra.items() if isinstance(value, int | float | str)})
+        decision.facts_metadata = found
+
+
+def _prefix_of(facts: RequestFacts) -> int:
+    """The key for consistent hashing: of the prompt's beginning, so that what shares a system prompt shares a key."""
+    keys, tokens = facts.prefix_keys, facts.prefix_tokens
+    chosen = keys[0]
+    for key, upto in zip(keys, tokens, strict=False):
+        if upto > _PREFIX_HEADER_TOKENS:
+            break
+        chosen = key
+    return chosen
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _HEADER_LIMIT else text[:_HEADER_LIMIT]
+
+
+def _header_text(text: str) -> str:
+    """Client text as a header value: bounded, and without the characters that Envoy refuses in one."""
+    text = _clip(text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _rejected(reject: Reject) -> Refusal:
+    return Refusal(reject.status, reject.reason, reject.message, reject.retry_after_s)
+
+
+def _over_limit(limits: Limits, facts: RequestFacts) -> Refusal | None:
+    output = facts.max_output_tokens or 0
+    checks: tuple[tuple[int | None, int, str, str], ...] = (
+        (limits.prompt_tokens, facts.prompt_tokens, "prompt-too-long", "prompt tokens"),
+        (limits.output_tokens, output, "output-too-long", "output tokens"),
+        (limits.total_tokens, facts.prompt_tokens + output, "context-too-long", "prompt and output tokens"),
+        (limits.images, facts.images, "too-many-images", "images"),
+        (limits.n, facts.n, "too-many-choices", "choices"),
+    )
+    if limits.body_bytes is not None and facts.body_bytes > limits.body_bytes:
+        return Refusal(413, _TOO_LARGE.value, f"The request body is larger than {limits.body_bytes} bytes.")
+    for bound, value, reason, what in checks:
+        if bound is not None and value > bound:
+            return Refusal(400, reason, f"BadRequest: {value} {what} exceed the limit of {bound}.")
+    return None

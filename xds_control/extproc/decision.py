@@ -1,0 +1,86 @@
+"""What the processor decides about one request: data only, encoded for the wire by `answers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xds_control.inspect.facts import RequestFacts
+from xds_control.policy import headers as names
+
+MetadataValue = str | float | int
+
+
+@dataclass(slots=True)
+class Immediate:
+    """An answer that the processor gives instead of an engine. reason: stable code, also in x-xds-control-reason."""
+
+    status: int
+    reason: str
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Hold:
+    """Admission keeps the answer back. key: what the edge waits on, given by admission."""
+
+    key: Any
+    reason: str = "queued"
+
+
+@dataclass(slots=True)
+class Decision:
+    """Everything that follows from one request's headers and body.
+
+    reason: "picked", "weights" (Envoy balances), "passed" (nothing to change) or "rejected:<code>".
+    headers: request headers to set; reserved ones that are not set are removed from every request.
+    drop_headers: further request headers to remove (the content-encoding of a rewritten body).
+    facts_metadata: the namespace `xds_control`, flat.
+    destinations: the pick, in order of preference; () when Envoy balances by weights.
+    body: the body to send instead of the client's, None to leave it.
+    original_model: the client's model name when the body names another one, else "".
+    hold: set while admission keeps the request back; the decision is then not complete.
+    response_headers: headers to set on the answer, where the data plane shows it to the processor.
+    """
+
+    id: str
+    facts: RequestFacts
+    pool: str = ""
+    rule: str = ""
+    route: str = ""
+    model: str = ""
+    service_class: str = ""
+    tenant: str = ""
+    profile: str = ""
+    reason: str = "passed"
+    headers: dict[str, str] = field(default_factory=dict)
+    drop_headers: tuple[str, ...] = ()
+    facts_metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+    destinations: tuple[str, ...] = ()
+    matched_tokens: int = 0
+    scores: Mapping[str, float] | None = None
+    clear_route_cache: bool = True
+    immediate: Immediate | None = None
+    body: bytes | None = None
+    original_model: str = ""
+    hold: Hold | None = None
+    response_headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def destination(self) -> str:
+        """The pick as headers and metadata carry it."""
+        return ",".join(self.destinations)
+
+    @property
+    def metadata(self) -> dict[str, dict[str, Any]]:
+        """Dynamic metadata by namespace."""
+        found: dict[str, dict[str, Any]] = {}
+        if self.facts_metadata:
+            found[names.NAMESPACE] = dict(self.facts_metadata)
+        if self.destinations:
+            found[names.LB_NAMESPACE] = {names.DESTINATION: self.destination}
+            if self.scores is not None:
+                found[names.LB_NAMESPACE][names.DESTINATION_SCORES] = dict(self.scores)
+        return found

@@ -1,0 +1,108 @@
+"""The ext_proc service over grpcio: raw bytes in, raw bytes out, one state machine per RPC."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import structlog
+from envoy.service.ext_proc.v3 import external_processor_pb2
+
+from xds_control.extproc.decide import Decider, Refusal
+from xds_control.extproc.decision import Hold
+from xds_control.extproc.stream import Stream, StreamError
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_METHOD = f"/{SERVICE}/Process"
+_parse = external_processor_pb2.ProcessingRequest.FromString
+_log = structlog.get_logger(__name__)
+
+Waiter = Callable[[Hold], "asyncio.Future[Refusal | None]"]
+
+
+class Counters:
+    """What the edge counts. streams: open now; others since the start."""
+
+    __slots__ = ("cancelled", "failed", "requests", "streams")
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.requests = 0
+        self.cancelled = 0
+        self.failed = 0
+
+
+class ExternalProcessorService(grpc.GenericRpcHandler):
+    """Serves `Process`. decider: a callable, so that a new policy takes effect with the next stream.
+
+    wait: gives the future on which a held request waits. observer_factory: see `Stream`.
+    """
+
+    def __init__(
+        self,
+        decider: Callable[[], Decider],
+        *,
+        wait: Waiter | None = None,
+        observer_factory: Callable[..., Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._decider = decider
+        self._wait = wait
+        self._observer_factory = observer_factory
+        self._clock = clock
+        self.counters = Counters()
+        self._handler: Any = grpc.stream_stream_rpc_method_handler(self._process)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """The handler when the method is ours."""
+        return self._handler if handler_call_details.method == _METHOD else None
+
+    async def _process(self, _: Any, context: Any) -> None:
+        counters = self.counters
+        counters.streams += 1
+        counters.requests += 1
+        stream = Stream(self._decider(), self._observer_factory)
+        try:
+            while not stream.done:
+                data = await context.read()
+                if data is grpc.aio.EOF:
+                    return
+                for answer in stream.receive(_parse(data), self._clock()):
+                    await context.write(answer)
+                if stream.held is not None:
+                    for answer in await self._resume(stream):
+                        await context.write(answer)
+        except asyncio.CancelledError:
+            # Envoy resets the stream when the request is over or its client is gone: the usual end.
+            counters.cancelled += 1
+            raise
+        except StreamError as error:
+            counters.failed += 1
+            _log.warning("ext_proc_stream_failed", code=error.code, error=str(error))
+            await context.abort(getattr(grpc.StatusCode, error.grpc_status), str(error))
+        finally:
+            counters.streams -= 1
+            stream.closed()
+
+    async def _resume(self, stream: Stream) -> list[bytes]:
+        held = stream.held
+        assert held is not None
+        assert held.hold is not None
+        if self._wait is None:
+            raise StreamError("a request is held but nothing can let it in")
+        refusal = await self._wait(held.hold)
+        return stream.resume(refusal, self._clock())
+
+
+def server_options(message_limit: int, max_streams: int) -> list[tuple[str, int]]:
+    """grpcio options for a server that takes whole bodies on many streams."""
+    return [
+        ("grpc.max_receive_message_length", message_limit),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", max_streams),
+        ("grpc.http2.max_frame_size", 1 << 20),
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,356 @@
+"""One ext_proc stream, that is one HTTP request, as a state machine: messages in, encoded answers out. No I/O.
+
+What the protocol demands and this keeps (envoy/service/ext_proc/v3/external_processor.proto):
+every message that waits for an answer gets exactly one, in the order headers, body, trailers; nothing after the
+body's end is looked at; a fault never looks like a clean end, because a clean end means "go on without me" (`StreamError`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from envoy.service.ext_proc.v3 import external_processor_pb2
+
+from xds_control.errors import XdsControlError
+from xds_control.extproc import answers
+from xds_control.extproc.decide import Decider, Refusal
+from xds_control.extproc.decision import Decision
+from xds_control.extproc.modes import Mode, request_mode, response_mode
+from xds_control.extproc.request import RequestView, read_attributes, read_headers, read_served, read_subset
+from xds_control.policy import headers as names
+
+Message: TypeAlias = external_processor_pb2.ProcessingRequest
+
+
+class StreamError(XdsControlError):
+    """The stream cannot go on and must be ended with a gRPC error, never cleanly."""
+
+    code = "stream-failed"
+    grpc_status = "INTERNAL"
+
+
+class ProtocolViolation(StreamError):
+    """The peer sent a message that cannot come at this point."""
+
+    code = "protocol-violation"
+    grpc_status = "INVALID_ARGUMENT"
+    http_status = 400
+
+
+class Phase(enum.Enum):
+    """Where the request side of a stream is."""
+
+    START = "start"
+    BODY = "body"
+    HELD = "held"
+    ECHO = "echo"
+    DONE = "done"
+
+
+class ResponseObserver(Protocol):
+    """Looks at an answer that the data plane shows to the processor; see `responses`."""
+
+    def headers(self, status: str, headers: dict[str, str], served: str, end: bool) -> None:
+        """The answer's headers arrived. served: the endpoint that answered, "" when not reported."""
+        ...
+
+    def body(self, piece: bytes, end: bool) -> bytes:
+        """A piece of the body arrived; returns what the client gets for it (b"" holds it back)."""
+        ...
+
+    def end(self) -> None:
+        """The answer is over, or was cut off."""
+        ...
+
+
+class Stream:
+    """The machine. Feed every message to `receive`; send what it returns; end the RPC cleanly once `done`.
+
+    While `held` is set the request waits for admission: await `held.hold.key`, then call `resume`.
+    """
+
+    __slots__ = (
+        "_body",
+        "_decider",
+        "_mode",
+        "_observe",
+        "_observer",
+        "_phase",
+        "_request",
+        "_response_done",
+        "_response_mode",
+        "_saw_headers",
+        "_size",
+        "_trailers",
+        "decision",
+        "done",
+        "failure",
+        "held",
+        "observer_factory",
+    )
+
+    def __init__(
+        self, decider: Decider, observer_factory: Callable[[Decision | None], ResponseObserver] | None = None
+    ) -> None:
+        self._decider = decider
+        self._phase = Phase.START
+        self._mode = Mode.BUFFERED
+        self._response_mode = Mode.NONE
+        self._request: RequestView | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+        self._trailers = False
+        self._saw_headers = False
+        self._observe = False
+        self._observer: ResponseObserver | None = None
+        self._response_done = False
+        self.observer_factory = observer_factory
+        self.decision: Decision | None = None
+        self.done = False
+        self.held: Decision | None = None
+        self.failure: Exception | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """How request bodies arrive on this stream."""
+        return self._mode
+
+    def receive(self, message: Message, now: float) -> list[bytes]:
+        """The answers to one message, encoded, in order. `now`: monotonic seconds.
+
+        Raises StreamError when the stream must be ended with a gRPC error.
+        """
+        if self.done or message.observability_mode:
+            return []
+        kind = message.WhichOneof("request")
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise ProtocolViolation("a message without a request part")
+        return handler(self, message, now)
+
+    def resume(self, refusal: Refusal | None, now: float) -> list[bytes]:
+        """The answers once a held request was let in (`refusal` None) or refused."""
+        held, request = self.held, self._request
+        if held is None or request is None:
+            raise StreamError("nothing is held on this stream")
+        self.held = None
+        return self._answer(self._decider.finish(held, request, refusal, now))
+
+    def closed(self) -> None:
+        """The RPC is over, however it ended."""
+        self.done = True
+        if self._observer is not None and not self._response_done:
+            self._response_done = True
+            self._observer.end()
+
+    # Request side
+
+    def _begin(self, message: Message, headers: dict[str, str]) -> RequestView:
+        self._mode = request_mode(message)
+        self._response_mode = response_mode(message)
+        wish = self._decider.policy.responses
+        self._observe = wish == "observe" or (wish == "auto" and self._response_mode is Mode.DUPLEX)
+        request = RequestView(headers, can_rewrite=self._mode in (Mode.BUFFERED, Mode.DUPLEX))
+        if message.attributes:
+            request.attributes = read_attributes(message)
+        request.subset = read_subset(message)
+        self._request = request
+        self._phase = Phase.BODY
+        return request
+
+    def _request_headers(self, message: Message, now: float) -> list[bytes]:
+        if self._phase is not Phase.START:
+            raise ProtocolViolation("request headers came twice or too late")
+        part = message.request_headers
+        request = self._begin(message, read_headers(part.headers))
+        self._saw_headers = True
+        if part.end_of_stream or self._mode in (Mode.NONE, Mode.STREAMED):
+            request.has_body = not part.end_of_stream
+            request.complete = part.end_of_stream
+            request.can_rewrite = False
+            self._mode = Mode.NONE if self._mode is not Mode.STREAMED else self._mode
+            return self._decide(now)
+        if self._mode in (Mode.BUFFERED, Mode.PARTIAL):
+            return [answers.STRIP_REQUEST_HEADERS]
+        return []
+
+    def _request_body(self, message: Message, now: float) -> list[bytes]:
+        part = message.request_body
+        phase = self._phase
+        if phase is Phase.START:
+            # The filter skips request headers: the body can be read and recorded, but not routed.
+            self._begin(message, {})
+        elif phase is not Phase.BODY:
+            return self._late_body(part.body, part.end_of_stream)
+        body = part.body
+        mode = self._mode
+        request = self._request
+        assert request is not None
+        if mode in (Mode.BUFFERED, Mode.PARTIAL):
+            request.body = body
+            request.complete = mode is Mode.BUFFERED or part.end_of_stream
+            return self._decide(now)
+        if mode in (Mode.NONE, Mode.STREAMED):
+            return [answers.CONTINUE_REQUEST_BODY]
+        self._body.append(body)
+        self._size += len(body)
+        if part.end_of_stream or self._size > self._decider.policy.max_body_bytes:
+            return self._whole_body(part.end_of_stream, now)
+        return []
+
+    def _whole_body(self, ended: bool, now: float) -> list[bytes]:
+        request = self._request
+        assert request is not None
+        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request.complete = ended
+        if not ended:
+            request.can_rewrite = False
+            if self._decider.policy.on_too_large == "reject":
+                request.complete = True  # it will be refused; nothing more needs to be seen
+        return self._decide(now, cut=not ended)
+
+    def _late_body(self, body: bytes, end: bool) -> list[bytes]:
+        if self._phase is Phase.ECHO:
+            if end:
+                self._phase = Phase.DONE
+            found = list(answers.streamed_pieces(body, end))
+            self._finish_request()
+            return found
+        if self._mode is Mode.STREAMED:
+            return [answers.CONTINUE_REQUEST_BODY]
+        return []  # after the end of the body: Envoy has been seen to repeat it (gateway-api-inference-extension#2988)
+
+    def _request_trailers(self, message: Message, now: float) -> list[bytes]:
+        if self._phase is Phase.BODY and self._mode in (Mode.STREAMED_ONCE, Mode.DUPLEX):
+            self._trailers = True
+            return self._whole_body(True, now)
+        if self._phase is Phase.HELD:
+            self._trailers = True
+            return []
+        if self._phase is Phase.ECHO:
+            self._phase = Phase.DONE
+            self._finish_request()
+        return [answers.CONTINUE_REQUEST_TRAILERS]
+
+    def _decide(self, now: float, cut: bool = False) -> list[bytes]:
+        request = self._request
+        assert request is not None
+        try:
+            decision = self._decider.decide(request, now)
+        except Exception as error:
+            if self._decider.policy.on_error == "abort":
+                raise StreamError(f"deciding failed: {error!r}") from error
+            self.failure = error
+            return self._unchanged(cut)
+        if decision.hold is not None:
+            self.held = decision
+            self._phase = Phase.HELD
+            return []
+        return self._answer(decision, cut)
+
+    def _answer(self, decision: Decision, cut: bool = False) -> list[bytes]:
+        """The decision in the form that the mode wants."""
+        self.decision = decision
+        self._phase = Phase.ECHO if cut and self._mode is Mode.DUPLEX else Phase.DONE
+        if decision.immediate is not None:
+            self._phase = Phase.DONE
+            self.done = True
+            return [answers.immediate_answer(decision.immediate, decision)]
+        request, mode = self._request, self._mode
+        assert request is not None
+        if mode is Mode.DUPLEX:
+            found = self._duplex(decision, request, cut)
+        elif not self._saw_headers or mode in (Mode.BUFFERED, Mode.PARTIAL):
+            found = [answers.body_answer(decision)]
+        else:
+            found = [answers.headers_answer(decision)]
+        request.body = b""
+        self._finish_request()
+        return found
+
+    def _duplex(self, decision: Decision, request: RequestView, cut: bool) -> list[bytes]:
+        body = request.body if decision.body is None else decision.body
+        ended = not cut and not self._trailers
+        found: list[bytes] = []
+        if self._saw_headers:
+            found.append(answers.headers_answer(decision, len(body) if ended else None))
+        found.extend(answers.streamed_pieces(body, ended))
+        if self._trailers:
+            found.append(answers.CONTINUE_REQUEST_TRAILERS)
+        self._body.clear()
+        return found
+
+    def _unchanged(self, cut: bool) -> list[bytes]:
+        """The answer that changes nothing but the reserved headers, for a request on which deciding failed."""
+        request = self._request
+        assert request is not None
+        self._phase = Phase.ECHO if cut and self._mode is Mode.DUPLEX else Phase.DONE
+        if self._mode is Mode.DUPLEX:
+            ended = not cut and not self._trailers
+            found = [answers.STRIP_REQUEST_HEADERS, *answers.streamed_pieces(request.body, ended)]
+            if self._trailers:
+                found.append(answers.CONTINUE_REQUEST_TRAILERS)
+        elif self._mode in (Mode.BUFFERED, Mode.PARTIAL):
+            found = [answers.CONTINUE_REQUEST_BODY]
+        else:
+            found = [answers.STRIP_REQUEST_HEADERS]
+        self._finish_request()
+        return found
+
+    def _finish_request(self) -> None:
+        if self._phase is Phase.DONE and not self._observe:
+            self.done = True
+
+    # Response side
+
+    def _response_headers(self, message: Message, now: float) -> list[bytes]:
+        part = message.response_headers
+        if self._observer is None and self.observer_factory is not None:
+            self._observer = self.observer_factory(self.decision)
+        if self._observer is not None:
+            headers = read_headers(part.headers)
+            status = headers.get(":status") or headers.get("status", "")
+            self._observer.headers(status, headers, read_served(message), part.end_of_stream)
+        if part.end_of_stream:
+            self._end_response()
+        decision = self.decision
+        extra = decision.response_headers if decision is not None else {}
+        if decision is not None and self._decider.policy.emit_decision:
+            extra = {**extra, names.DECISION: decision.id}
+        return [answers.response_headers_answer(extra)]
+
+    def _response_body(self, message: Message, now: float) -> list[bytes]:
+        part = message.response_body
+        if self._response_done:
+            return []
+        body, end = part.body, part.end_of_stream
+        if self._observer is not None:
+            body = self._observer.body(body, end)
+        if end:
+            self._end_response()
+        if self._response_mode is not Mode.DUPLEX:
+            return [answers.CONTINUE_RESPONSE_BODY]
+        return list(answers.streamed_pieces(body, end, response=True))
+
+    def _response_trailers(self, message: Message, now: float) -> list[bytes]:
+        self._end_response()
+        return [answers.CONTINUE_RESPONSE_TRAILERS]
+
+    def _end_response(self) -> None:
+        if not self._response_done:
+            self._response_done = True
+            if self._observer is not None:
+                self._observer.end()
+        self.done = True
+
+
+_HANDLERS: dict[str | None, Callable[[Stream, Message, float], list[bytes]]] = {
+    "request_headers": Stream._request_headers,
+    "request_body": Stream._request_body,
+    "request_trailers": Stream._request_trailers,
+    "response_headers": Stream._response_headers,
+    "response_body": Stream._response_body,
+    "response_trailers": Stream._response_trailers,
+}
