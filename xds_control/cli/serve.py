@@ -19,7 +19,8 @@ from xds_control.cli.supervise import Child, Supervisor
 from xds_control.observe.logs import configure, logger
 from xds_control.policy.address import join_address, split_address
 from xds_control.policy.schema import Policy
-from xds_control.xds.resources.bootstrap import as_json, managed_bootstrap
+from xds_control.routing.forwarded import forwarded_headers
+from xds_control.xds.resources.bootstrap import as_json, eds_only_bootstrap, managed_bootstrap
 
 READY_S = 30.0
 
@@ -99,13 +100,25 @@ def processor(
 @click.command()
 @policy_option
 @click.option("--xds", "xds_address", default=None, help="Address of the xDS server, when not the policy's.")
-def bootstrap(policy_path: Path, xds_address: str | None) -> None:
-    """Print the bootstrap for an Envoy in managed mode.
+@click.option(
+    "--mode",
+    type=click.Choice(["managed", "eds-only"]),
+    default="managed",
+    show_default=True,
+    help="managed: everything comes over xDS; eds-only: a full configuration that takes only endpoints over xDS.",
+)
+def bootstrap(policy_path: Path, xds_address: str | None, mode: str) -> None:
+    """Print the bootstrap for an Envoy.
 
     Example: xds-control bootstrap --policy policy.yaml > envoy.json && envoy -c envoy.json
     """
     policy = read_policy(policy_path)
-    click.echo(as_json(managed_bootstrap(policy.envoy, xds_address or policy.control.xds)), nl=False)
+    address = xds_address or policy.control.xds
+    if mode == "managed":
+        made = managed_bootstrap(policy.envoy, address)
+    else:
+        made = eds_only_bootstrap(policy, address, forwarded_headers(policy))
+    click.echo(as_json(made), nl=False)
 
 
 def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, drain_s: float) -> list[Child]:

@@ -28,6 +28,7 @@ class EndpointSnapshot:
     """One endpoint as decided in this tick.
 
     weight: the integer that Envoy gets, 0 = takes no traffic by weight.
+    health: healthy, draining (no new requests), degraded (only when the healthy are short) or removed (not listed).
     priority: Envoy priority level, 0 is served first; > 0 is spill.
     pickable: whether the picker may name it (lifecycle and gates allow it).
     gates: names of the gates that are closed now.
@@ -44,6 +45,7 @@ class EndpointSnapshot:
     info: ModelInfo
     gates: tuple[str, ...] = ()
     why: str = ""
+    health: str = "healthy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of every policy section: immutable, keyword-only, unknown fields are errors."""
 
 
+bound = msgspec.Meta
+"""Range of an optional field, next to its type: `Annotated[Annotated[float, bound(gt=0)] | None, meta("...")]`."""
+
+
 def meta(
     description: str,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from xds_control.policy.base import Section, meta
+from xds_control.policy.base import Section, bound, meta
 
 
 class ServiceClassPolicy(Section, frozen=True):
@@ -18,18 +18,16 @@ class ServiceClassPolicy(Section, frozen=True):
         int, meta("order under pressure: a higher number is served first and shed last", ge=0, le=1000, example=80)
     ]
     ttft_s: Annotated[
-        float | None,
-        meta("target for the time to first token of streamed answers, queueing included", unit="s", gt=0, example=1.0),
+        Annotated[float, bound(gt=0)] | None,
+        meta("target for the time to first token of streamed answers, queueing included", unit="s", example=1.0),
     ] = None
     tpot_s: Annotated[
-        float | None,
-        meta("target for the mean time per output token after the first one", unit="s", gt=0, example=0.1),
+        Annotated[float, bound(gt=0)] | None,
+        meta("target for the mean time per output token after the first one", unit="s", example=0.1),
     ] = None
     e2e_s: Annotated[
-        float | None,
-        meta(
-            "target for the whole request, from its last byte received to the last byte of its answer", unit="s", gt=0
-        ),
+        Annotated[float, bound(gt=0)] | None,
+        meta("target for the whole request, from its last byte received to the last byte of its answer", unit="s"),
     ] = None
     max_queue_s: Annotated[
         float,

@@ -58,7 +58,9 @@ class _Walk:
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise PolicyError([Problem(self.document.place(path[:1]), f"more than {MAX_NODES} values (aliases count each time)")])
+            raise PolicyError(
+                [Problem(self.document.place(path[:1]), f"more than {MAX_NODES} values (aliases count each time)")]
+            )
         if len(path) > MAX_DEPTH:
             raise PolicyError([Problem(self.document.place(path[:1]), f"nested deeper than {MAX_DEPTH} levels")])
         self.document.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)

@@ -34,13 +34,11 @@ class EnvoyPolicy(Section):
     concurrency: Annotated[int, meta("worker threads of an Envoy started by `serve --with-envoy`", ge=1, le=256)] = 2
     node_id: Annotated[str, meta("node id in the generated bootstrap", min_length=1)] = "envoy"
     node_cluster: Annotated[str, meta("node cluster in the generated bootstrap", min_length=1)] = "xds-control"
-    xds: Annotated[
-        Literal["delta", "sotw"], meta("variant of ADS that the generated bootstrap asks for")
-    ] = "delta"
+    xds: Annotated[Literal["delta", "sotw"], meta("variant of ADS that the generated bootstrap asks for")] = "delta"
     body_limit_bytes: Annotated[
         int,
         meta(
-            "largest request body that is buffered for inspection; above it the client gets 413 in the API's error form",
+            "largest request body that is buffered for inspection; above it: 413 in the API's error form",
             unit="bytes",
             ge=1024,
             le=1 << 30,
@@ -64,9 +62,7 @@ class EnvoyPolicy(Section):
             le=10,
         ),
     ] = 0.1
-    usage_from_json: Annotated[
-        bool, meta("read token usage from JSON answers inside Envoy (json_to_metadata)")
-    ] = True
+    usage_from_json: Annotated[bool, meta("read token usage from JSON answers inside Envoy (json_to_metadata)")] = True
     usage_from_sse: Annotated[
         bool,
         meta("read token usage from streamed answers inside Envoy (sse_to_metadata, still work in progress in Envoy)"),

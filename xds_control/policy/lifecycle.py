@@ -80,6 +80,9 @@ class Draining(Section, frozen=True):
     """How an endpoint leaves."""
 
     timeout_s: Annotated[float, meta("longest wait for running requests", unit="s", gt=0, le=86400)] = 120.0
+    settle_s: Annotated[
+        float, meta("least time in draining, so that every Envoy has heard of it", unit="s", ge=0, le=3600)
+    ] = 2.0
 
 
 class LifecyclePolicy(Section, frozen=True):

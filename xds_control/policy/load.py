@@ -32,7 +32,8 @@ def parse_policy(text: str | bytes, file: str | None = None) -> Policy:
         document.complain(path, message)
     if document.problems:
         raise PolicyError(_in_order(document.problems))
-    return policy
+    # one form for equal content (2 and 2.0), so that equal policies have equal versions everywhere
+    return decode_policy(encode_policy(policy))
 
 
 def policy_version(policy: Policy) -> str:

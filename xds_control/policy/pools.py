@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from xds_control.policy.address import canonical_address
-from xds_control.policy.base import Section, meta
+from xds_control.policy.base import Section, bound, meta
 from xds_control.policy.weights import WeightsPolicy
 
 
@@ -22,12 +22,12 @@ class EndpointPolicy(Section):
 
     address: Annotated[str, meta("host:port, [ipv6]:port or name:port of its API", example="10.0.0.11:8000")]
     name: Annotated[str, meta("a name for people; the address when empty", max_length=200)] = ""
-    engine: Annotated[
-        str | None, meta("metrics adapter of this endpoint; the pool's when absent", example="vllm")
-    ] = None
+    engine: Annotated[str | None, meta("metrics adapter of this endpoint; the pool's when absent", example="vllm")] = (
+        None
+    )
     capacity: Annotated[
-        float | None,
-        meta("declared relative capacity; when absent it is taken from the GPU model or learned", gt=0, example=2.0),
+        Annotated[float, bound(gt=0)] | None,
+        meta("declared relative capacity; when absent it is taken from the GPU model or learned", example=2.0),
     ] = None
     role: Annotated[Literal["both", "prefill", "decode"], meta("part it plays in disaggregated serving")] = "both"
     locality: Annotated[LocalityPolicy, meta("region, zone and rack")] = LocalityPolicy()
@@ -37,7 +37,8 @@ class EndpointPolicy(Section):
     ] = []
     gpu_model: Annotated[str | None, meta("GPU model, looked up in the capacity table", example="H100-SXM")] = None
     gpu_memory_need_bytes: Annotated[
-        float | None, meta("GPU memory it needs free to go on safely; the gate adds 20 %", unit="bytes", gt=0)
+        Annotated[float, bound(gt=0)] | None,
+        meta("GPU memory it needs free to go on safely; the gate adds 20 %", unit="bytes"),
     ] = None
     metrics_url: Annotated[
         str | None, meta("its metrics page when it is not at the pool's path", example="http://10.0.0.11:9400/metrics")
@@ -70,12 +71,9 @@ class PoolPolicy(Section):
         Literal["session", "prefix"], meta("what maglev and ring_hash hash: the session or the prefix header")
     ] = "session"
     hash_balance_factor: Annotated[
-        int, meta("bounded load of maglev and ring_hash in percent of the mean; 0 switches the bound off", ge=0, le=1000)
+        int,
+        meta("bounded load of maglev and ring_hash in percent of the mean; 0 switches the bound off", ge=0, le=1000),
     ] = 125
-    locality_lb: Annotated[
-        Literal["off", "weighted", "zone_aware"],
-        meta("how Envoy uses localities: not at all, by their weights, or its own zone first with spill-over"),
-    ] = "off"
     picks: Annotated[bool, meta("whether the picker may name endpoints of this pool (ring 3)")] = True
     endpoints: Annotated[list[EndpointPolicy], meta("its inference servers")] = []
     weights: Annotated[WeightsPolicy | None, meta("weights of this pool; the policy's `weights` when absent")] = None

@@ -31,7 +31,9 @@ class ControlPolicy(Section):
 class ProcessorPolicy(Section):
     """The processors: ext_proc and the access log service, O(requests) work."""
 
-    count: Annotated[int, meta("processors on this machine, about one per spare core; 0 runs ring 1 alone", ge=0, le=256)] = 1
+    count: Annotated[
+        int, meta("processors on this machine, about one per spare core; 0 runs ring 1 alone", ge=0, le=256)
+    ] = 1
     listen: Annotated[
         str,
         meta("address of the first processor's ext_proc and access log port; the next ones count the port up"),

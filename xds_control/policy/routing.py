@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from xds_control.policy import headers
-from xds_control.policy.base import Section, meta
+from xds_control.policy.base import Section, bound, meta
 
 _HEADER_NAME = re.compile(r"^[a-z0-9!#$%&'*+.^_`|~-]+$")
 _HEADER_VALUE = re.compile(r"^[^\x00\r\n]*$")
@@ -24,11 +24,9 @@ class Target(Section, frozen=True, kw_only=True):
         meta("model name written into the body for this pool; empty leaves the body alone", example="llama-3.3-70b"),
     ] = ""
     weight: Annotated[
-        float | None,
+        Annotated[float, bound(ge=0, le=1e6)] | None,
         meta(
             "share of sessions, relative to the other targets; a target without one takes none when another has one",
-            ge=0,
-            le=1e6,
             example=95,
         ),
     ] = None
@@ -101,20 +99,24 @@ class Reject(Section, frozen=True, kw_only=True):
     reason: Annotated[
         str, meta("stable reason code for clients and metrics", pattern="^[a-z0-9-]{1,64}$", example="batch-closed")
     ] = "rejected-by-rule"
-    retry_after_s: Annotated[float | None, meta("sent as Retry-After, rounded up", unit="s", ge=0, le=86400)] = None
+    retry_after_s: Annotated[
+        Annotated[float, bound(ge=0, le=86400)] | None, meta("sent as Retry-After, rounded up", unit="s")
+    ] = None
 
 
 class Limits(Section, frozen=True, kw_only=True):
     """Bounds on what a request may ask for; beyond them it is refused with 400 (413 for the body)."""
 
-    prompt_tokens: Annotated[int | None, meta("largest estimated prompt", unit="tokens", ge=1)] = None
-    output_tokens: Annotated[int | None, meta("largest max_tokens that a client may ask for", unit="tokens", ge=1)] = (
-        None
-    )
-    total_tokens: Annotated[int | None, meta("largest prompt plus max_tokens", unit="tokens", ge=1)] = None
-    body_bytes: Annotated[int | None, meta("largest body", unit="bytes", ge=1)] = None
-    images: Annotated[int | None, meta("most images in one request", ge=0)] = None
-    n: Annotated[int | None, meta("most choices (`n`) in one request", ge=1)] = None
+    prompt_tokens: Annotated[Annotated[int, bound(ge=1)] | None, meta("largest estimated prompt", unit="tokens")] = None
+    output_tokens: Annotated[
+        Annotated[int, bound(ge=1)] | None, meta("largest max_tokens that a client may ask for", unit="tokens")
+    ] = None
+    total_tokens: Annotated[
+        Annotated[int, bound(ge=1)] | None, meta("largest prompt plus max_tokens", unit="tokens")
+    ] = None
+    body_bytes: Annotated[Annotated[int, bound(ge=1)] | None, meta("largest body", unit="bytes")] = None
+    images: Annotated[Annotated[int, bound(ge=0)] | None, meta("most images in one request")] = None
+    n: Annotated[Annotated[int, bound(ge=1)] | None, meta("most choices (`n`) in one request")] = None
 
 
 class Rule(Section, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from xds_control.policy.base import Section, meta
+from xds_control.policy.base import Section, bound, meta
 
 
 class ScrapeTlsPolicy(Section):
@@ -51,14 +51,12 @@ class ScrapePolicy(Section):
         "max"
     )
     ttft_target_s: Annotated[
-        float | None,
-        meta("time to first token against which the engines' own histograms are judged", unit="s", gt=0, example=0.5),
+        Annotated[float, bound(gt=0)] | None,
+        meta("time to first token against which the engines' own histograms are judged", unit="s", example=0.5),
     ] = None
     tpot_target_s: Annotated[
-        float | None,
-        meta(
-            "time per output token against which the engines' own histograms are judged", unit="s", gt=0, example=0.05
-        ),
+        Annotated[float, bound(gt=0)] | None,
+        meta("time per output token against which the engines' own histograms are judged", unit="s", example=0.05),
     ] = None
     bearer_token_file: Annotated[
         str | None, meta("file with a bearer token for the pages; read again when it changes")
@@ -110,7 +108,7 @@ class GenericMapping(Section):
 
     signals: Annotated[list[MetricMapping], meta("which metric is which signal", min_length=1)]
     path: Annotated[str, meta("path of the metrics page", pattern=r"^/")] = "/metrics"
-    model_labels: Annotated[list[str], meta("labels that name the model")] = ["model_name", "model"]
+    model_labels: Annotated[tuple[str, ...], meta("labels that name the model")] = ("model_name", "model")
     repeated_labels: Annotated[
         list[str], meta("labels whose series repeat one value, such as ranks of one group", example=["tp_rank"])
     ] = []

@@ -57,7 +57,7 @@ class Pool(_message.Message):
     def __init__(self, name: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., removed_endpoints: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Endpoint(_message.Message):
-    __slots__ = ("address", "name", "state", "weight", "priority", "pickable", "capacity", "role", "labels", "signals", "gates", "why", "info", "region", "zone", "sub_zone", "engine")
+    __slots__ = ("address", "name", "state", "weight", "priority", "pickable", "capacity", "role", "labels", "signals", "gates", "why", "info", "region", "zone", "sub_zone", "engine", "health")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class Endpoint(_message.Message):
     ZONE_FIELD_NUMBER: _ClassVar[int]
     SUB_ZONE_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     address: str
     name: str
     state: str
@@ -106,7 +107,8 @@ class Endpoint(_message.Message):
     zone: str
     sub_zone: str
     engine: str
-    def __init__(self, address: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., weight: _Optional[int] = ..., priority: _Optional[int] = ..., pickable: _Optional[bool] = ..., capacity: _Optional[float] = ..., role: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., signals: _Optional[_Mapping[str, Value]] = ..., gates: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., info: _Optional[_Union[EngineInfo, _Mapping]] = ..., region: _Optional[str] = ..., zone: _Optional[str] = ..., sub_zone: _Optional[str] = ..., engine: _Optional[str] = ...) -> None: ...
+    health: str
+    def __init__(self, address: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., weight: _Optional[int] = ..., priority: _Optional[int] = ..., pickable: _Optional[bool] = ..., capacity: _Optional[float] = ..., role: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., signals: _Optional[_Mapping[str, Value]] = ..., gates: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., info: _Optional[_Union[EngineInfo, _Mapping]] = ..., region: _Optional[str] = ..., zone: _Optional[str] = ..., sub_zone: _Optional[str] = ..., engine: _Optional[str] = ..., health: _Optional[str] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("value", "age_s", "source")

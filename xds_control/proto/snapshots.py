@@ -84,6 +84,7 @@ def _put_endpoint(entry: pb.Endpoint, one: EndpointSnapshot, now: float) -> None
     entry.state = one.state.value
     entry.weight = one.weight
     entry.priority = one.priority
+    entry.health = one.health
     entry.pickable = one.pickable
     entry.capacity = one.capacity
     entry.gates.extend(one.gates)
@@ -136,4 +137,5 @@ def _get_endpoint(entry: pb.Endpoint, pool: str, now: float) -> EndpointSnapshot
         ),
         gates=tuple(entry.gates),
         why=entry.why,
+        health=entry.health or "healthy",
     )

@@ -39,6 +39,7 @@ from envoy_data_plane.google import protobuf as pb
 from xds_control.policy import headers
 from xds_control.policy.gateway import EnvoyPolicy
 from xds_control.policy.pools import PoolPolicy
+from xds_control.policy.weights import WeightsPolicy
 from xds_control.xds.resources.common import ads, extension, http2_upstream, seconds
 from xds_control.xds.resources.names import PROCESSOR_CLUSTER
 
@@ -46,8 +47,11 @@ from xds_control.xds.resources.names import PROCESSOR_CLUSTER
 PROCESSOR_STREAMS = 100_000
 
 
-def pool_cluster(pool: PoolPolicy, envoy: EnvoyPolicy) -> Cluster:
-    """The cluster of a pool: EDS, picks by metadata, live weights beneath them."""
+def pool_cluster(pool: PoolPolicy, envoy: EnvoyPolicy, weights: WeightsPolicy | None = None) -> Cluster:
+    """The cluster of a pool: EDS, picks by metadata, live weights beneath them.
+
+    weights: those of pools that have none of their own; they say how localities are used.
+    """
     return Cluster(
         name=pool.name,
         type=ClusterDiscoveryType.EDS,
@@ -60,7 +64,7 @@ def pool_cluster(pool: PoolPolicy, envoy: EnvoyPolicy) -> Cluster:
             OverrideHost(
                 override_host_sources=[OverrideHostOverrideHostSource(metadata=_lb_key(headers.DESTINATION))],
                 selected_host_key=_lb_key(headers.DESTINATION_SERVED),
-                fallback_policy=_fallback(pool),
+                fallback_policy=_fallback(pool, (pool.weights or weights or WeightsPolicy()).locality.mode),
             ),
         ),
         common_lb_config=ClusterCommonLbConfig(
@@ -104,8 +108,8 @@ def processor_cluster(connect_timeout_s: float = 0.25) -> Cluster:
     )
 
 
-def _fallback(pool: PoolPolicy) -> LoadBalancingPolicy:
-    locality = _locality(pool)
+def _fallback(pool: PoolPolicy, mode: str) -> LoadBalancingPolicy:
+    locality = _locality(mode)
     name = f"envoy.load_balancing_policies.{pool.lb}"
     hashing = ConsistentHashingLbConfig(hash_balance_factor=pool.hash_balance_factor or None)
     if pool.lb == "least_request":
@@ -119,10 +123,10 @@ def _fallback(pool: PoolPolicy) -> LoadBalancingPolicy:
     return _one(name, RingHash(consistent_hashing_lb_config=hashing))
 
 
-def _locality(pool: PoolPolicy) -> LocalityLbConfig | None:
-    if pool.locality_lb == "weighted":
+def _locality(mode: str) -> LocalityLbConfig | None:
+    if mode == "weighted":
         return LocalityLbConfig(locality_weighted_lb_config=LocalityLbConfigLocalityWeightedLbConfig())
-    if pool.locality_lb == "zone_aware":
+    if mode == "prefer-local":
         return LocalityLbConfig(zone_aware_lb_config=LocalityLbConfigZoneAwareLbConfig(min_cluster_size=1))
     return None
 

@@ -12,22 +12,34 @@ from xds_control.fleet.endpoint import Locality
 from xds_control.fleet.snapshot import PoolSnapshot
 from xds_control.policy.address import split_address
 
-DRAINING = health_check_pb2.DRAINING
+_STATUS = {
+    "healthy": health_check_pb2.UNKNOWN,
+    "draining": health_check_pb2.DRAINING,
+    "degraded": health_check_pb2.DEGRADED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of an assignment. weight 0 = takes no new requests (sent as DRAINING: Envoy rejects weight 0)."""
+    """One host of an assignment. weight 0 = takes no new requests (sent as DRAINING: Envoy rejects weight 0).
+
+    health: healthy, draining or degraded.
+    """
 
     address: str
     weight: int
     priority: int = 0
     locality: Locality = Locality()
+    health: str = "healthy"
 
 
 def pool_hosts(pool: PoolSnapshot) -> list[Host]:
-    """The hosts of a pool in address order."""
-    return [Host(e.endpoint.address, e.weight, e.priority, e.endpoint.locality) for e in pool.endpoints]
+    """The hosts of a pool in address order; removed ones are left out."""
+    return [
+        Host(e.endpoint.address, e.weight, e.priority, e.endpoint.locality, e.health)
+        for e in pool.endpoints
+        if e.health != "removed"
+    ]
 
 
 def load_assignment(cluster: str, hosts: Sequence[Host]) -> bytes:
@@ -55,9 +67,9 @@ def load_assignment(cluster: str, hosts: Sequence[Host]) -> bytes:
             address.address = name
             address.port_value = port
             entry.load_balancing_weight.value = max(host.weight, 1)
-            if host.weight <= 0:
-                entry.health_status = DRAINING
-            else:
+            health = "draining" if host.weight <= 0 else host.health
+            entry.health_status = _STATUS[health]
+            if health != "draining":
                 total += host.weight
         group.load_balancing_weight.value = max(total, 1)
     return assignment.SerializeToString(deterministic=True)

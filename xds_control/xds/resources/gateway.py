@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
+from envoy_data_plane.envoy.config.accesslog.v3 import (
+    AccessLog,
+    AccessLogFilter,
+    ComparisonFilter,
+    ComparisonFilterOp,
+    OrFilter,
+    ResponseFlagFilter,
+    StatusCodeFilter,
+)
 from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation, HeaderMutationRules
-from envoy_data_plane.envoy.config.core.v3 import ApiVersion, GrpcService, GrpcServiceEnvoyGrpc
+from envoy_data_plane.envoy.config.core.v3 import (
+    ApiVersion,
+    GrpcService,
+    GrpcServiceEnvoyGrpc,
+    RuntimeUInt32,
+    TypedExtensionConfig,
+)
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
+from envoy_data_plane.envoy.config.route.v3 import RouteConfiguration
 from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import (
     CommonGrpcAccessLogConfig,
     HttpGrpcAccessLogConfig,
@@ -39,6 +54,7 @@ from xds_control.policy import headers
 from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.gateway import EnvoyPolicy
 from xds_control.policy.processes import ProcessorPolicy
+from xds_control.signals.accesslog import CUSTOM_TAGS, LOGGED_RESPONSE_HEADERS
 from xds_control.xds.resources.common import ads, extension, seconds, socket_address
 from xds_control.xds.resources.local_replies import local_replies
 from xds_control.xds.resources.names import LISTENER, PROCESSOR_CLUSTER, ROUTES
@@ -53,21 +69,21 @@ _BODY_MODES = {
     "full_duplex": ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED,
 }
 
-# Custom tags are formatters; the durations are design fact 2: US_TX_END is when the request had gone upstream.
-_TAGS = (
-    (headers.TAG_TTFT_US, "%COMMON_DURATION(US_TX_END:US_RX_BODY_BEG:us)%"),
-    (headers.TAG_TTFB_US, "%COMMON_DURATION(US_TX_END:US_RX_BEG:us)%"),
-    (headers.TAG_DECODE_US, "%COMMON_DURATION(US_RX_BODY_BEG:US_RX_END:us)%"),
-)
-
-
 def gateway_listener(
-    envoy: EnvoyPolicy, processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str]
+    envoy: EnvoyPolicy,
+    processors: ProcessorPolicy,
+    settings: ExtProcPolicy,
+    forwarded: Sequence[str] | None,
+    routes: RouteConfiguration | None = None,
 ) -> Listener:
-    """The listener in managed mode. forwarded: names of the request headers that the processors need to see."""
+    """The listener. forwarded: names of the request headers that the processors need to see; None = all.
+
+    routes: inline routes of an Envoy that does not take them from us; None = RDS (managed mode).
+    """
     manager = HttpConnectionManager(
         stat_prefix="gateway",
-        rds=Rds(config_source=ads(), route_config_name=ROUTES),
+        rds=Rds(config_source=ads(), route_config_name=ROUTES) if routes is None else None,
+        route_config=routes,
         access_log=[access_log(processors)] if processors.count else [],
         use_remote_address=True,
         xff_num_trusted_hops=envoy.x_forwarded_trusted_hops,
@@ -93,7 +109,7 @@ def gateway_listener(
 
 
 def http_filters(
-    envoy: EnvoyPolicy, processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str]
+    envoy: EnvoyPolicy, processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None
 ) -> list[HttpFilter]:
     """json/sse usage, then the processors, then the router. Answers pass them in reverse order."""
     filters: list[HttpFilter] = []
@@ -103,11 +119,14 @@ def http_filters(
         filters.append(_filter("envoy.filters.http.sse_to_metadata", sse_usage()))
     if processors.count:
         filters.append(_filter("envoy.filters.http.ext_proc", ext_proc(processors, settings, forwarded)))
-    filters.append(_filter("envoy.filters.http.router", Router(suppress_envoy_headers=True)))
+    # Attempts that failed are logged one by one, so that a retry does not hide a sick endpoint.
+    attempts = [access_log(processors, _failed_attempts())] if processors.count else []
+    router = Router(suppress_envoy_headers=True, upstream_log=attempts)
+    filters.append(_filter("envoy.filters.http.router", router))
     return filters
 
 
-def ext_proc(processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str]) -> ExternalProcessor:
+def ext_proc(processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None) -> ExternalProcessor:
     """The processors: request headers and the whole request body, by default never a response byte; fails open."""
     duplex = settings.body_mode == "full_duplex"
     streamed = settings.body_mode == "streamed"
@@ -128,7 +147,9 @@ def ext_proc(processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Se
         # STREAMED pays only when the body need not wait for the header answer (design fact 5)
         send_body_without_waiting_for_header_response=streamed,
         allow_content_length_header=streamed,
-        forward_rules=HeaderForwardingRules(
+        forward_rules=None
+        if forwarded is None
+        else HeaderForwardingRules(
             allowed_headers=ListStringMatcher(
                 patterns=[StringMatcher(exact=name, ignore_case=True) for name in sorted(set(forwarded))]
             )
@@ -143,10 +164,11 @@ def ext_proc(processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Se
     )
 
 
-def access_log(processors: ProcessorPolicy) -> AccessLog:
+def access_log(processors: ProcessorPolicy, only: AccessLogFilter | None = None) -> AccessLog:
     """The gRPC access log to the processors: outcome, true TTFT, usage and the request's own metadata."""
     return AccessLog(
         name="envoy.access_loggers.http_grpc",
+        filter=only,
         typed_config=pb.Any.pack(
             HttpGrpcAccessLogConfig(
                 common_config=CommonGrpcAccessLogConfig(
@@ -155,15 +177,31 @@ def access_log(processors: ProcessorPolicy) -> AccessLog:
                     grpc_service=GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PROCESSOR_CLUSTER)),
                     buffer_flush_interval=seconds(processors.access_log_flush_s),
                     buffer_size_bytes=65536,
-                    custom_tags=[CustomTag(tag=tag, value=value) for tag, value in _TAGS],
+                    custom_tags=[CustomTag(tag=tag, value=value) for tag, value in CUSTOM_TAGS.items()],
                 ),
-                additional_response_headers_to_log=["endpoint-load-metrics", "endpoint-load-metrics-bin"],
+                additional_response_headers_to_log=list(LOGGED_RESPONSE_HEADERS),
             )
         ),
     )
 
 
-def early_removal() -> object:
+def _failed_attempts() -> AccessLogFilter:
+    server_error = StatusCodeFilter(
+        comparison=ComparisonFilter(
+            op=ComparisonFilterOp.GE, value=RuntimeUInt32(default_value=500, runtime_key="xds_control.failed_attempt")
+        )
+    )
+    return AccessLogFilter(
+        or_filter=OrFilter(
+            filters=[
+                AccessLogFilter(status_code_filter=server_error),
+                AccessLogFilter(response_flag_filter=ResponseFlagFilter()),
+            ]
+        )
+    )
+
+
+def early_removal() -> TypedExtensionConfig:
     """Takes reserved headers off a client's request before anything sees them, also when no processor answers."""
     return extension(
         "envoy.http.early_header_mutation.header_mutation",

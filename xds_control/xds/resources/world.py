@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.policy.schema import Policy
@@ -25,12 +25,12 @@ class WorldBuilder:
         self._hosts: dict[str, list[Host]] = {}
         self._pools: tuple[str, ...] = ()
 
-    def use_policy(self, policy: Policy, forwarded_headers: Iterable[str]) -> None:
+    def use_policy(self, policy: Policy, forwarded: Sequence[str] | None) -> None:
         """Makes the resources that only the policy decides: listener, routes, clusters."""
-        clusters = {pool.name: bytes(pool_cluster(pool, policy.envoy)) for pool in policy.pools}
+        clusters = {pool.name: bytes(pool_cluster(pool, policy.envoy, policy.weights)) for pool in policy.pools}
         if policy.processors.count:
             clusters[PROCESSOR_CLUSTER] = bytes(processor_cluster())
-        listener = gateway_listener(policy.envoy, policy.processors, policy.ext_proc, list(forwarded_headers))
+        listener = gateway_listener(policy.envoy, policy.processors, policy.ext_proc, forwarded)
         routes = gateway_routes(policy.envoy, policy.pools, policy.default_pool())
         self._fixed = {
             CDS.type_url: clusters,

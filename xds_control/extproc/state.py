@@ -1,0 +1,130 @@
+"""What one processor works with: policy, view, decider, learners. Rebuilt by messages from control (no I/O, no clock)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xds_control.errors import PolicyError
+from xds_control.extproc.decide import Decider, Routes
+from xds_control.extproc.picking import PoolPicker
+from xds_control.fleet.snapshot import Snapshot
+from xds_control.inspect import Inspector, TokenEstimator
+from xds_control.policy.load import decode_policy
+from xds_control.policy.schema import Policy
+from xds_control.proto import fleet_pb2 as pb
+from xds_control.routing.view import RoutingView
+from xds_control.signals.accesslog import AccessLog, Taken
+
+
+class ProcessorState:
+    """Policy and fleet as this processor knows them, and everything that is built from them.
+
+    Before the first message from control there is no decider: requests then pass untouched and Envoy
+    balances by its weights.
+    """
+
+    def __init__(self, processor: str, now: float) -> None:
+        self.processor = processor
+        self.policy: Policy | None = None
+        self.policy_version = ""
+        self.snapshot: Snapshot | None = None
+        self.decider: Decider | None = None
+        self.inspector: Inspector | None = None
+        self.estimator: TokenEstimator | None = None
+        self.picker: PoolPicker | None = None
+        self.log: AccessLog | None = None
+        self.problem = ""
+        self.requests = 0
+        self.entries = 0
+        self.decisions: dict[tuple[str, str, str], int] = {}
+        self._started = now
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are decided rather than passed."""
+        return self.decider is not None
+
+    def on_message(self, snapshot: Snapshot, message: pb.WatchResponse, now: float) -> None:
+        """Takes in what control sent. A policy that does not compile is kept out, and said so."""
+        if message.HasField("policy") and message.policy.version != self.policy_version:
+            try:
+                self._use_policy(decode_policy(message.policy.json), message.policy.version, now)
+                self.problem = ""
+            except (PolicyError, ValueError) as error:
+                self.problem = f"policy {message.policy.version}: {error}"
+        changed = snapshot is not self.snapshot
+        self.snapshot = snapshot
+        if self.decider is not None and self.policy is not None and (changed or not self.decider.view.pools):
+            if message.full or message.pools or message.removed_pools or not self.decider.view.pools:
+                self.decider.view = RoutingView.build(snapshot.pools, snapshot.version, self.policy.routing.slo_target)
+                if self.picker is not None:
+                    self.picker.update(snapshot, now)
+        if message.HasField("peers") and self.picker is not None:
+            self.picker.merge_peers(message.peers, now)
+        if message.HasField("estimates") and self.estimator is not None:
+            self.estimator.merge(message.estimates.tokens)
+
+    def on_taken(self, taken: Taken, now: float) -> None:
+        """Learns from requests that ended."""
+        for finished in taken.finished:
+            self.entries += 1
+            if self.inspector is not None:
+                self.inspector.learn(finished)
+            if self.picker is not None:
+                self.picker.finished(finished, now)
+        if self.picker is not None:
+            for attempt in taken.failed:
+                self.picker.failed(attempt.endpoint, now)
+
+    def on_decision(self, decision: Any, _now: float) -> None:
+        """Counts a decision."""
+        self.requests += 1
+        key = (decision.pool, decision.rule, decision.reason)
+        if key in self.decisions or len(self.decisions) < 4096:
+            self.decisions[key] = self.decisions.get(key, 0) + 1
+
+    def window(self, now: float) -> pb.Window:
+        """What happened since the last call."""
+        window = self.log.drain(now) if self.log is not None else pb.Window()
+        for (pool, rule, reason), count in self.decisions.items():
+            window.decisions.add(pool=pool, rule=rule, reason=reason, count=count)
+        self.decisions.clear()
+        if self.picker is not None:
+            self.picker.fill(window, now)
+        if self.estimator is not None:
+            state = self.estimator.export_changed()
+            if state:
+                window.tokens = state
+        return window
+
+    def _use_policy(self, policy: Policy, version: str, now: float) -> None:
+        routes = Routes.compile(policy.routing, [pool.name for pool in policy.pools])
+        if self.estimator is None or self.policy is None or self.policy.inspect != policy.inspect:
+            estimator = TokenEstimator(policy.inspect.tokens)
+            if self.estimator is not None:
+                estimator.merge(self.estimator.export())
+            self.estimator = estimator
+            self.inspector = Inspector(policy.inspect, estimator)
+        assert self.inspector is not None
+        classes = policy.classes.by_name()
+        if self.log is None:
+            self.log = AccessLog(classes, policy.classes.default, now)
+        else:
+            self.log.use_classes(classes, policy.classes.default)
+        if self.picker is None:
+            self.picker = PoolPicker(policy, self.processor)
+        else:
+            self.picker.use_policy(policy)
+        decider = Decider(
+            RoutingView(),
+            self.inspector,
+            routes,
+            self.picker,
+            policy.ext_proc,
+            processor=self.processor,
+            default_class=policy.classes.default,
+        )
+        decider.on_decision = self.on_decision
+        self.decider = decider
+        self.policy = policy
+        self.policy_version = version
