@@ -80,7 +80,10 @@ class Frame:
             return f"as its capacity: weight {weight}"
         if weight > fair:
             return f"has more room than others: weight {fair} → {weight}"
-        return f"the pool as a whole or the last push moved it: weight {fair} → {weight}"
+        bounded = next((values for name, values in self.stages if name == "bounded"), None)
+        if bounded is not None and float(bounded[index]) > weight:
+            return f"on its way back up: weight {fair} → {weight}"
+        return f"others have more room: weight {fair} → {weight}"
 
     def _says(self, column: FactorColumn, index: int) -> str:
         if column.name == "load":

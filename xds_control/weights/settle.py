@@ -15,6 +15,7 @@ from xds_control.weights.stabilise import Ints
 from xds_control.weights.table import Bools, Floats
 
 _SUM_LIMIT = 2**32 - 1
+_REST_PUSHES = 5
 
 
 class Tier(enum.IntEnum):
@@ -51,7 +52,7 @@ class Settler:
         self._value: Floats = np.zeros(0)
         self._int: Ints = np.zeros(0, dtype=np.int64)
         self._tier: Tiers = np.zeros(0, dtype=np.int8)
-        self._gain: Floats = np.ones(0)
+        self._turns: Floats = np.zeros(0)
         self._direction: Ints = np.zeros(0, dtype=np.int64)
         self._pushes = 0
         self._pushed_at: float | None = None
@@ -61,7 +62,7 @@ class Settler:
     def adopt(self, other: Settler) -> None:
         """Goes on from what another settler pushed."""
         self._value, self._int, self._tier = other._value.copy(), other._int.copy(), other._tier.copy()
-        self._gain, self._direction = np.ones_like(other._gain), np.zeros_like(other._direction)
+        self._turns, self._direction = np.zeros_like(other._turns), np.zeros_like(other._direction)
         self._pushes, self._pushed_at, self._next_at = other._pushes, other._pushed_at, other._next_at
         self._members_changed = other._members_changed
 
@@ -81,7 +82,7 @@ class Settler:
         self._value = take(self._value, np.nan).astype(np.float64)
         self._int = take(self._int, 0).astype(np.int64)
         self._tier = take(self._tier, Tier.REMOVED).astype(np.int8)
-        self._gain = take(self._gain, 1.0).astype(np.float64)
+        self._turns = take(self._turns, 0.0).astype(np.float64)
         self._direction = take(self._direction, 0).astype(np.int64)
         self._members_changed = True
 
@@ -114,8 +115,13 @@ class Settler:
             normalised = stabilise.to_total(weights, total)
             bounded = stabilise.bound(normalised, capacity[index], policy.stabilise)
             start = self._start(index, tier, bounded, total)
-            stepped = stabilise.to_total(stabilise.step(start, bounded, self._gain[index], policy.stabilise), total)
+            gain = stabilise.gain(self._turns[index], policy.stabilise)
+            stepped = stabilise.to_total(stabilise.step(start, bounded, gain, policy.stabilise), total)
             equal = stabilise.equalise(stepped, dead_band)
+            if self._at_rest(index, bounded, now):
+                # Nothing pulls at the weights any more: what the dead band left unequal is made equal.
+                equal = stabilise.equalise(bounded, dead_band)
+                soft = True
             stages["normalised"][index] = normalised
             stages["bounded"][index] = bounded
             stages["stepped"][index] = stepped
@@ -144,6 +150,21 @@ class Settler:
                 start = np.where(back, bounded * self._policy.gates.return_factor, start)
         return stabilise.to_total(start, total)
 
+    def _at_rest(self, index: npt.NDArray[np.int64], bounded: Floats, now: float) -> bool:
+        """Whether all targets are equal, the weights in force nearly so, and nothing was pushed for some intervals."""
+        policy = self._policy.stabilise
+        in_force = self._int[index]
+        if (
+            self._pushed_at is None
+            or now - self._pushed_at < _REST_PUSHES * policy.push_interval_s
+            or (in_force <= 0).any()
+        ):
+            return False
+        if in_force.min() == in_force.max() or in_force.max() > in_force.min() * (1.0 + policy.dead_band) ** 3:
+            return False
+        level = stabilise.equalise(bounded, policy.dead_band)
+        return bool(level.min() == level.max())
+
     def _decide(
         self,
         tiers: Tiers,
@@ -170,10 +191,10 @@ class Settler:
             moved = _moved_share(before, self._tier, integers, tiers)
             dt = 0.0 if self._pushed_at is None else max(0.0, now - self._pushed_at)
             live = np.isfinite(start)
-            gain, direction = stabilise.guard(
-                self._gain[live], self._direction[live], start[live], target[live], dt, self._policy.stabilise
+            turns, direction = stabilise.guard(
+                self._turns[live], self._direction[live], start[live], target[live], dt, self._policy.stabilise
             )
-            self._gain[live], self._direction[live] = gain, direction
+            self._turns[live], self._direction[live] = turns, direction
             due = self._members_changed or bool((integers != before).any() or (tiers != self._tier).any())
             self._value, self._int, self._tier = value, integers, tiers.copy()
             self._members_changed = False

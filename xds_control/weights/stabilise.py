@@ -73,23 +73,30 @@ def moved(before: Ints, after: Ints, dead_band: float) -> bool:
     return bool((ratio >= math.log1p(dead_band)).any()) and bool((before != after).any())
 
 
-def guard(
-    gain: Floats, direction: Ints, start: Floats, target: Floats, dt: float, policy: Stabilise
-) -> tuple[Floats, Ints]:
-    """The oscillation guard after a push: gain halves where the weight turned around, and comes back with time.
+def gain(turns: Floats, policy: Stabilise) -> Floats:
+    """Share of a step that is taken after so many turns: one turn is a recovery, each further one halves the step."""
+    if not policy.oscillation_guard:
+        return np.ones_like(turns)
+    halved: Floats = np.maximum(np.exp2(-np.maximum(turns - 1.0, 0.0)), policy.least_gain)
+    return halved
 
-    direction: sign of the last real move. A target more than two full steps away is no oscillation, it
-    doubles the gain. Returns (gain, direction).
+
+def guard(
+    turns: Floats, direction: Ints, start: Floats, target: Floats, dt: float, policy: Stabilise
+) -> tuple[Floats, Ints]:
+    """Counts turns after a push: one more where the weight turned around, one less each `gain_recovery_s`.
+
+    direction: sign of the last real move. A target that keeps running away by more than two full steps is
+    no oscillation and takes a turn back. Returns (turns, direction).
     """
     delta = np.log(target / start)
     sign = np.where(np.abs(delta) > math.log1p(policy.dead_band), np.sign(delta), 0.0).astype(np.int64)
-    turned = sign * direction < 0
+    turned: Bools = sign * direction < 0
     far: Bools = (np.abs(delta) > 2.0 * math.log(policy.max_step)) & ~turned
-    recovered = gain * 2.0 ** (min(dt, 3600.0) / policy.gain_recovery_s)
-    if not policy.oscillation_guard:
-        return np.ones_like(gain), np.where(sign == 0, direction, sign)
-    new = np.where(turned, gain * 0.5, np.where(far, recovered * 2.0, recovered))
-    return np.clip(new, policy.least_gain, 1.0), np.where(sign == 0, direction, sign)
+    rest = turns - dt / policy.gain_recovery_s - np.where(far, 1.0, 0.0)
+    most = 2.0 - math.log2(policy.least_gain)
+    counted = np.clip(np.maximum(rest, 0.0) + np.where(turned, 1.0, 0.0), 0.0, most)
+    return counted, np.where(sign == 0, direction, sign)
 
 
 def push_delay(policy: Stabilise, seed: str, count: int) -> float:
