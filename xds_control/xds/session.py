@@ -1,0 +1,241 @@
+"""One discovery stream over gRPC: reads into the state machine, writes what it decides. The thin edge."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import grpc
+import structlog
+
+from xds_control.xds.clients import ClientStatus, type_statuses
+from xds_control.xds.encode import Encoder
+from xds_control.xds.errors import StreamEnd
+from xds_control.xds.stream import Nack, StreamState
+from xds_control.xds.view import GroupView
+
+log = structlog.get_logger("xds_control.xds")
+
+Clock = Callable[[], float]
+
+
+class Host(Protocol):
+    """What a session needs of the server that it belongs to."""
+
+    encoder: Encoder
+
+    def admit(self, session: Session, node: Any) -> GroupView: ...
+
+    def nacked(self, session: Session, nack: Nack) -> None: ...
+
+    def wrote(self, session: Session, type_short: str, size: int) -> None: ...
+
+    def missing(self, session: Session, type_url: str, names: list[str]) -> None: ...
+
+
+class Session:
+    """One stream. Its state has one owner: the event loop, between awaits.
+
+    group: None until the first message. ends_at: when it is ended for its age, None = never.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        state: StreamState,
+        context: Any,
+        *,
+        id: str,
+        peer: str,
+        clock: Clock,
+        ends_at: float | None,
+        first_deadline: float,
+    ) -> None:
+        self.id = id
+        self.state = state
+        self.peer = peer
+        self.opened_at = clock()
+        self.group: str | None = None
+        self.node: Any = None
+        self.ends_at = ends_at
+        self.writing_since: float | None = None
+        self.stuck_logged = False
+        self._host = host
+        self._context = context
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._first_deadline = self.opened_at + first_deadline
+        self._end: StreamEnd | None = None
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._task: asyncio.Task[Any] | None = None
+
+    # -- called by the server -------------------------------------------------------------------------------------
+
+    def show(self, view: GroupView) -> None:
+        """The world has changed. Only the newest state is remembered."""
+        self.state.view = view
+        self._wake.set()
+
+    def end(self, status: str, message: str) -> None:
+        """Ends the stream as soon as the current write is done."""
+        if self._end is None:
+            self._end = StreamEnd(status, message)
+        self._wake.set()
+
+    def check(self, now: float, write_deadline: float) -> None:
+        """Called now and then: enforces deadlines."""
+        if self.writing_since is not None and now - self.writing_since > write_deadline:
+            self.end("DEADLINE_EXCEEDED", f"no bytes were taken for {write_deadline:g} s")
+            if self._task is not None:
+                self._task.cancel()
+        elif self.ends_at is not None and now >= self.ends_at:
+            self.end("OK", "maximum age reached, connect again")
+        elif not self.state.opened and now >= self._first_deadline:
+            self.end("DEADLINE_EXCEEDED", "no request came after the stream was opened")
+
+    def status(self, now: float, stuck_after: float) -> ClientStatus:
+        types = tuple(type_statuses(self.state, now))
+        writing = 0.0 if self.writing_since is None else now - self.writing_since
+        node = self.node
+        waits = [
+            now - s.progress.outstanding.sent_at for s in self.state.subscriptions if s.progress.outstanding is not None
+        ]
+        return ClientStatus(
+            id=self.id,
+            peer=self.peer,
+            node_id=node.id if node is not None else "",
+            cluster=node.cluster if node is not None else "",
+            group=self.group or "",
+            user_agent=node.user_agent_name if node is not None else "",
+            protocol="delta" if self.state.delta else "sotw",
+            service=self.state.only.short if self.state.only is not None else "ADS",
+            age_s=now - self.opened_at,
+            writing_s=writing,
+            stuck=max([writing, *waits]) > stuck_after,
+            types=types,
+        )
+
+    # -- the stream itself ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serves the stream until either side ends it. Raises StreamEnd when it must end with a status."""
+        self._task = asyncio.current_task()
+        reader = asyncio.create_task(self._read())
+        try:
+            await self._write()
+        except asyncio.CancelledError:
+            # Either the client has gone, or `check` gave up on a write.
+            if self._end is None or self._end.status != "DEADLINE_EXCEEDED":
+                raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reader
+        if self._end is not None and self._end.status != "OK":
+            raise self._end
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message = await self._context.read()
+                if message is grpc.aio.EOF:
+                    break
+                self._take_request(message)
+                self._wake.set()
+        except StreamEnd as end:
+            self.end(end.status, str(end))
+        except (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError) as problem:
+            log.debug("xds.read_failed", client=self.id, error=str(problem))
+        except Exception:
+            log.exception("xds.request_failed", client=self.id)
+            self.end("INTERNAL", "the request could not be handled")
+            raise
+        finally:
+            self._closed = True
+            self._wake.set()
+
+    def _take_request(self, message: Any) -> None:
+        state = self.state
+        now = self._clock()
+        if not state.opened:
+            # The type is checked first: it is the more basic mistake.
+            state.type_of(message.type_url)
+            state.open(message.node.id, message.node.client_features)
+            node = type(message.node)()
+            node.CopyFrom(message.node)
+            # Envoy lists hundreds of extensions here, which nobody reads.
+            node.ClearField("extensions")
+            self.node = node
+            state.view = self._host.admit(self, node)
+        error: str | None = None
+        if message.HasField("error_detail"):
+            error = message.error_detail.message or f"code {message.error_detail.code}"
+        if state.delta:
+            nack = state.delta_request(
+                message.type_url,
+                [*message.resource_names_subscribe, *(r.name for r in message.resource_locators_subscribe)],
+                [*message.resource_names_unsubscribe, *(r.name for r in message.resource_locators_unsubscribe)],
+                message.initial_resource_versions,
+                message.response_nonce,
+                error,
+                now,
+            )
+        else:
+            nack = state.sotw_request(
+                message.type_url,
+                [*message.resource_names, *(r.name for r in message.resource_locators)],
+                message.response_nonce,
+                error,
+                now,
+            )
+        if nack is not None:
+            self._host.nacked(self, nack)
+        self._report_missing(message.type_url)
+
+    def _report_missing(self, type_url: str) -> None:
+        view = self.state.view
+        rtype = self.state.type_of(type_url)
+        subscription = self.state.subscription(rtype.type_url)
+        if view is None or subscription is None or not subscription.asked:
+            return
+        known = view[rtype.type_url]
+        missing = sorted(n for n in subscription.asked if n != "*" and known.resolve(n) is None)
+        if missing:
+            self._host.missing(self, rtype.type_url, missing)
+
+    async def _write(self) -> None:
+        encoder = self._host.encoder
+        while not self._closed and self._end is None:
+            self._wake.clear()
+            reply = self.state.take(self._clock())
+            if reply is None:
+                self._set_timer()
+                await self._wake.wait()
+                continue
+            data = encoder.encode(reply)
+            self.writing_since = self._clock()
+            await self._context.write(data)
+            self.writing_since = None
+            self._host.wrote(self, reply.type.short, len(data))
+
+    def _set_timer(self) -> None:
+        at = self.state.wake_at(self._clock())
+        if self._timer is not None:
+            if at == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer_at = at
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, at - self._clock()), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._wake.set()
