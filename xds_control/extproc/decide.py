@@ -143,7 +143,12 @@ class Decider:
     def decide(self, request: RequestView, now: float) -> Decision:
         """The decision for a whole request. `now`: monotonic seconds."""
         self._count += 1
-        facts = self.inspector.inspect(request.path, request.headers, request.body)
+        body = request.body
+        if len(body) > self.policy.max_body_bytes:
+            facts = self.inspector.inspect(request.path, request.headers, b"")
+            facts.problem, facts.body_bytes = _TOO_LARGE, len(body)
+        else:
+            facts = self.inspector.inspect(request.path, request.headers, body)
         decision = Decision(f"{self.processor}-{self._count:x}", facts)
         refusal = self._body_refusal(request, facts)
         if refusal is None:

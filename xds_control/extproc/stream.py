@@ -2,7 +2,7 @@
 
 What the protocol demands and this keeps (envoy/service/ext_proc/v3/external_processor.proto):
 every message that waits for an answer gets exactly one, in the order headers, body, trailers; nothing after the
-body's end is looked at; a fault never looks like a clean end, because a clean end means "go on without me" (`StreamError`).
+body's end is looked at; a fault never looks like a clean end, which means "go on without me" (`StreamError`).
 """
 
 from __future__ import annotations
