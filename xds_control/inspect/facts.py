@@ -37,6 +37,7 @@ class RequestFacts:
     priority: as the client sent it, None when absent. tenant, service_class: from headers by policy, "" when none.
     model_span: [start, end) of the JSON string value of `model` inside the *decoded* body, quotes included,
     None when absent or not patchable. ambiguous: top-level keys that appear twice (policy bypass risk).
+    text_profile: kind of text in 52 bits (see `profile`), which the token estimate learns by.
     """
 
     api: str = ""
@@ -70,4 +71,5 @@ class RequestFacts:
     ambiguous: tuple[str, ...] = ()
     problem: BodyProblem = BodyProblem.NONE
     detail: str = ""
+    text_profile: int = 0
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
