@@ -415,7 +415,7 @@ class GpuReport(_message.Message):
     def __init__(self, node: _Optional[str] = ..., driver: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[GpuState, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., full: _Optional[bool] = ...) -> None: ...
 
 class GpuState(_message.Message):
-    __slots__ = ("uuid", "name", "parent_uuid", "mem_total_bytes", "mem_used_bytes", "mem_free_bytes", "util", "mem_bw_util", "temp_c", "power_w", "power_limit_w", "throttle_reasons", "xid_last", "xid_count", "ecc_uncorrected", "nvlink_rx_bytes_s", "nvlink_tx_bytes_s", "pcie_rx_bytes_s", "pcie_tx_bytes_s", "pids", "lost", "error", "remap_failures", "unified_memory")
+    __slots__ = ("uuid", "name", "parent_uuid", "mem_total_bytes", "mem_used_bytes", "mem_free_bytes", "util", "mem_bw_util", "temp_c", "power_w", "power_limit_w", "throttle_reasons", "xid_last", "xid_count", "ecc_uncorrected", "nvlink_rx_bytes_s", "nvlink_tx_bytes_s", "pcie_rx_bytes_s", "pcie_tx_bytes_s", "pids", "lost", "error", "remap_failures", "unified_memory", "index")
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARENT_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -440,6 +440,7 @@ class GpuState(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REMAP_FAILURES_FIELD_NUMBER: _ClassVar[int]
     UNIFIED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     name: str
     parent_uuid: str
@@ -464,4 +465,5 @@ class GpuState(_message.Message):
     error: str
     remap_failures: int
     unified_memory: bool
-    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., mem_total_bytes: _Optional[int] = ..., mem_used_bytes: _Optional[int] = ..., mem_free_bytes: _Optional[int] = ..., util: _Optional[float] = ..., mem_bw_util: _Optional[float] = ..., temp_c: _Optional[float] = ..., power_w: _Optional[float] = ..., power_limit_w: _Optional[float] = ..., throttle_reasons: _Optional[int] = ..., xid_last: _Optional[int] = ..., xid_count: _Optional[int] = ..., ecc_uncorrected: _Optional[int] = ..., nvlink_rx_bytes_s: _Optional[float] = ..., nvlink_tx_bytes_s: _Optional[float] = ..., pcie_rx_bytes_s: _Optional[float] = ..., pcie_tx_bytes_s: _Optional[float] = ..., pids: _Optional[_Iterable[int]] = ..., lost: _Optional[bool] = ..., error: _Optional[str] = ..., remap_failures: _Optional[int] = ..., unified_memory: _Optional[bool] = ...) -> None: ...
+    index: int
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., parent_uuid: _Optional[str] = ..., mem_total_bytes: _Optional[int] = ..., mem_used_bytes: _Optional[int] = ..., mem_free_bytes: _Optional[int] = ..., util: _Optional[float] = ..., mem_bw_util: _Optional[float] = ..., temp_c: _Optional[float] = ..., power_w: _Optional[float] = ..., power_limit_w: _Optional[float] = ..., throttle_reasons: _Optional[int] = ..., xid_last: _Optional[int] = ..., xid_count: _Optional[int] = ..., ecc_uncorrected: _Optional[int] = ..., nvlink_rx_bytes_s: _Optional[float] = ..., nvlink_tx_bytes_s: _Optional[float] = ..., pcie_rx_bytes_s: _Optional[float] = ..., pcie_tx_bytes_s: _Optional[float] = ..., pids: _Optional[_Iterable[int]] = ..., lost: _Optional[bool] = ..., error: _Optional[str] = ..., remap_failures: _Optional[int] = ..., unified_memory: _Optional[bool] = ..., index: _Optional[int] = ...) -> None: ...
