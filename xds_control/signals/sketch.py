@@ -98,8 +98,10 @@ class Sketch:
         self._zeros += other._zeros
         self._total += other._total
         self._sum += other._sum
-        self._min = min(self._min, other._min)
-        self._max = max(self._max, other._max)
+        if other._min < self._min:
+            self._min = other._min
+        if other._max > self._max:
+            self._max = other._max
 
     def quantile(self, q: float) -> float | None:
         """Value below which a share `q` (0..1) of the values lies, within 1 %; None when there is none."""
@@ -155,18 +157,18 @@ class Sketch:
     def merge_proto(self, message: fleet_pb2.Sketch) -> bool:
         """Adds what a message holds. False, and nothing changed, when it contradicts itself (different lengths,
         buckets out of range, counts beyond reason, numbers that are not finite)."""
-        indices = message.index
-        counts = message.count
-        total = message.zeros
+        indices = list(message.index)
+        counts = list(message.count)
+        total = zeros = message.zeros
         if len(indices) != len(counts) or len(indices) > HIGHEST - LOWEST + 1:
             return False
         least, most, added = message.min, message.max, message.sum
         if not (0.0 <= least <= most <= 1.7e308 and 0.0 <= added <= 1.7e308):
             return False
-        for index, count in zip(indices, counts, strict=True):
-            if not (LOWEST <= index <= HIGHEST and count > 0):
+        if indices:
+            if min(indices) < LOWEST or max(indices) > HIGHEST or min(counts) <= 0:
                 return False
-            total += count
+            total += sum(counts)
         if total > _COUNT_LIMIT:
             return False
         if not total:
@@ -174,11 +176,13 @@ class Sketch:
         buckets = self._buckets
         for index, count in zip(indices, counts, strict=True):
             buckets[index] = buckets.get(index, 0) + count
-        self._zeros += message.zeros
+        self._zeros += zeros
         self._total += total
         self._sum += added
-        self._min = min(self._min, least)
-        self._max = max(self._max, most)
+        if least < self._min:
+            self._min = least
+        if most > self._max:
+            self._max = most
         return True
 
     @classmethod
