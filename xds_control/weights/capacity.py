@@ -107,13 +107,16 @@ def confidence_of(learned: Sequence[LearnedRates | None], now: float, policy: Le
     values, confidence = np.zeros(n), np.zeros(n)
     if not policy.enabled:
         return values, confidence
-    for i, rates in enumerate(learned):
-        if rates is None or rates.capacity is None or not math.isfinite(rates.capacity) or rates.capacity <= 0.0:
-            continue
-        age = max(0.0, now - rates.at)
-        fresh = min(1.0, max(0.0, (policy.age_limit_s - age) / (policy.age_limit_s * 0.5)))
-        values[i] = rates.capacity
-        confidence[i] = min(1.0, max(0.0, rates.confidence)) * fresh
+    rows = [
+        (i, r.capacity, r.confidence, r.at) for i, r in enumerate(learned) if r is not None and r.capacity is not None
+    ]
+    if not rows:
+        return values, confidence
+    index, capacity, trust, at = (np.array(column) for column in zip(*rows, strict=True))
+    fresh = np.clip((policy.age_limit_s - np.maximum(now - at, 0.0)) / (policy.age_limit_s * 0.5), 0.0, 1.0)
+    usable = np.isfinite(capacity) & (capacity > 0.0) & np.isfinite(trust)
+    values[index] = np.where(usable, capacity, 0.0)
+    confidence[index] = np.where(usable, np.clip(trust, 0.0, 1.0) * fresh, 0.0)
     return values, confidence
 
 

@@ -155,33 +155,18 @@ class WeightEngine:
     ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int8]], gating.GateResult, dict[int, str]]:
         n = len(inputs)
         notes: dict[int, str] = {}
-        tiers = np.full(n, Tier.REMOVED, dtype=np.int8)
-        ready = np.zeros(n, dtype=bool)
+        tiers = np.full(n, Tier.ACTIVE, dtype=np.int8)
+        ready = np.ones(n, dtype=bool)
         ordered_out: set[int] = set()
         for i, item in enumerate(inputs):
-            order = item.override
-            if order is not None and order.kind == "eject":
-                notes[i] = f"ejected by {order.by or 'an operator'}" + (f": {order.reason}" if order.reason else "")
+            if item.state is State.READY and item.override is None:
+                continue
+            tiers[i], note = _standing(item)
+            ready[i] = tiers[i] == Tier.ACTIVE
+            if note:
+                notes[i] = note
+            if item.state in (State.DRAINING, State.GONE) or _taken_out(item):
                 ordered_out.add(i)
-            elif item.state is State.DRAINING or (order is not None and order.kind == "drain"):
-                tiers[i] = Tier.DRAINING
-                notes[i] = "draining: running requests finish, no new ones"
-                ordered_out.add(i)
-            elif item.state is State.GONE or (order is not None and order.weight == 0):
-                notes[i] = (
-                    "gone"
-                    if item.state is State.GONE
-                    else f"pinned to weight 0 by {(order and order.by) or 'an operator'}"
-                )
-                ordered_out.add(i)
-            elif item.state is State.READY:
-                ready[i] = True
-                tiers[i] = Tier.ACTIVE
-            elif item.state is State.SUSPECT:
-                tiers[i] = Tier.SPILL
-                notes[i] = "suspect: only used when the others fail"
-            else:
-                notes[i] = f"{item.state.value}: takes no traffic yet" if item.state is not State.EJECTED else "ejected"
         need = np.array(
             [
                 math.nan if i.endpoint.gpu_memory_need_bytes is None else i.endpoint.gpu_memory_need_bytes
@@ -281,31 +266,28 @@ class WeightEngine:
         now: float,
     ) -> PoolWeights:
         source = ExplanationSource(frame.explain, frame.why)
-        shut: dict[int, list[str]] = {}
+        n = len(inputs)
+        gates: list[tuple[str, ...]] = [()] * n
         for name, closed in gate_result.closed.items():
             for i in np.flatnonzero(closed).tolist():
-                shut.setdefault(i, []).append(name)
-        degraded = self._policy.gates.spill_as == "degraded"
-        made: list[EndpointWeight] = []
-        for i, (item, tier, weight, cap) in enumerate(
-            zip(inputs, tiers.tolist(), frame.weights.tolist(), capacity.tolist(), strict=True)
-        ):
-            health, priority = _health(tier, degraded)
-            pickable = tier == Tier.ACTIVE and item.state is State.READY and weight > 0
-            made.append(
-                EndpointWeight(
-                    item.endpoint.address,
-                    weight,
-                    priority,
-                    health,
-                    pickable,
-                    tuple(shut.get(i, ())),
-                    cap,
-                    source,
-                    i,
-                )
-            )
-        made_tuple = tuple(made)
+                gates[i] = (*gates[i], name)
+        standing = [_health(tier, self._policy.gates.spill_as == "degraded") for tier in sorted(Tier)]
+        health, priority = zip(*(standing[tier] for tier in tiers.tolist()), strict=True) if n else ((), ())
+        ready = np.array([item.state is State.READY for item in inputs], dtype=bool)
+        pickable = (tiers == Tier.ACTIVE) & ready & (frame.weights > 0)
+        rows = zip(
+            self._addresses,
+            frame.weights.tolist(),
+            priority,
+            health,
+            pickable.tolist(),
+            gates,
+            capacity.tolist(),
+            [source] * n,
+            range(n),
+            strict=True,
+        )
+        made_tuple = tuple(map(EndpointWeight._make, rows))
         return PoolWeights(
             at=now,
             endpoints=made_tuple,
@@ -322,6 +304,31 @@ def _ordered(inputs: Sequence[EndpointInput]) -> list[EndpointInput]:
     for item in inputs:
         seen.setdefault(item.endpoint.address, item)
     return [seen[address] for address in sorted(seen)]
+
+
+def _taken_out(item: EndpointInput) -> bool:
+    order = item.override
+    return order is not None and (order.kind != "pin" or order.weight == 0)
+
+
+def _standing(item: EndpointInput) -> tuple[Tier, str]:
+    """(tier before gates, sentence) by state and operator's order."""
+    order = item.override
+    if order is not None and order.kind == "eject":
+        return Tier.REMOVED, f"ejected by {order.by or 'an operator'}" + (f": {order.reason}" if order.reason else "")
+    if item.state is State.GONE:
+        return Tier.REMOVED, "gone"
+    if item.state is State.DRAINING or (order is not None and order.kind == "drain"):
+        return Tier.DRAINING, "draining: running requests finish, no new ones"
+    if order is not None and order.weight == 0:
+        return Tier.DRAINING, f"pinned to weight 0 by {order.by or 'an operator'}"
+    if item.state is State.READY:
+        return Tier.ACTIVE, ""
+    if item.state is State.SUSPECT:
+        return Tier.SPILL, "suspect: only used when the others fail"
+    if item.state is State.EJECTED:
+        return Tier.REMOVED, "ejected: takes no traffic"
+    return Tier.REMOVED, f"{item.state.value}: takes no traffic yet"
 
 
 def _occupancy(columns: Mapping[str, Column], slots: Floats) -> Column:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,19 @@ from xds_control.weights.stabilise import Ints
 from xds_control.weights.table import Floats
 
 _NOTABLE = 0.97  # a factor nearer to 1 than this is not worth naming
+
+
+class _Named(NamedTuple):
+    """Per endpoint: position of the worst factor among `columns` (-1 for none) and its value."""
+
+    columns: list[FactorColumn]
+    worst: list[int]
+    least: list[float]
+    ramp: list[float]
+    limit: list[float]
+    fair: list[int]
+    bounded: list[float]
+    weights: list[int]
 
 
 @dataclass(slots=True)
@@ -30,60 +45,67 @@ class Frame:
     weights: Ints
     fair: Floats
     notes: dict[int, str]
-    _rows: list[list[Factor]] | None = field(default=None)
-    _terms: list[list[Factor]] | None = field(default=None)
-    _stages: list[list[Stage]] | None = field(default=None)
+    _explained: list[tuple[tuple[Factor, ...], tuple[Factor, ...], float, tuple[Stage, ...]]] | None = None
+    _named: _Named | None = None
 
     def explain(self, index: int) -> Explanation:
         """The explanation of one endpoint; the first call turns the arrays into rows for all."""
-        if self._rows is None or self._terms is None or self._stages is None:
-            self._rows = _rows(self.factors, len(self.inputs))
-            self._terms = _rows(self.terms, len(self.inputs))
-            self._stages = [
-                list(map(Stage, [name for name, _ in self.stages], row))
-                for row in zip(*(values.tolist() for _, values in self.stages), strict=True)
-            ] or [[] for _ in self.inputs]
-        return Explanation(
-            self.inputs[index].endpoint.address,
-            tuple(self._rows[index]),
-            tuple(self._terms[index]),
-            float(self.raw[index]),
-            tuple(stage for stage in self._stages[index] if not math.isnan(stage.value)),
-            int(self.weights[index]),
-            self.why(index),
-        )
+        if self._explained is None:
+            n = len(self.inputs)
+            self._explained = list(
+                zip(_rows(self.factors, n), _rows(self.terms, n), self.raw.tolist(), self._stages(), strict=True)
+            )
+        factors, terms, raw, stages = self._explained[index]
+        address = self.inputs[index].endpoint.address
+        return Explanation(address, factors, terms, raw, stages, self._names().weights[index], self.why(index))
 
     def why(self, index: int) -> str:
         """The one sentence."""
         note = self.notes.get(index)
-        weight = int(self.weights[index])
         if note is not None:
             return note
-        fair = round(float(self.fair[index]))
-        named = [c for c in (*self.factors, *self.terms) if c.column is not None and c.name != "response"]
-        worst: FactorColumn | None = None
-        least = _NOTABLE
-        for column in named:
-            goodness = column.factor if column.normalised is None or not self.terms else column.normalised
-            value = float(goodness[index])
-            if value < least:
-                worst, least = column, value
-        ramp = next((float(c.factor[index]) for c in self.factors if c.name == "ramp"), 1.0)
-        if ramp < least:
+        named = self._names()
+        weight, fair, ramp, least = named.weights[index], named.fair[index], named.ramp[index], named.least[index]
+        if ramp < min(least, _NOTABLE):
             return f"ramping up ({ramp:.0%}): weight {fair} → {weight}".replace("%", " %")
-        if worst is not None and weight < fair:
-            return f"{self._says(worst, index)}: weight {fair} → {weight}"
-        limit = next((float(c.factor[index]) for c in self.factors if c.name == "gates"), 1.0)
-        if limit < 1.0:
+        if weight < fair and least < _NOTABLE:
+            return f"{self._says(named.columns[named.worst[index]], index)}: weight {fair} → {weight}"
+        if named.limit[index] < 1.0:
             return f"a gate limits it: weight {fair} → {weight}"
         if abs(weight - fair) <= 0.03 * max(fair, 1):
             return f"as its capacity: weight {weight}"
         if weight > fair:
             return f"has more room than others: weight {fair} → {weight}"
-        bounded = next((values for name, values in self.stages if name == "bounded"), None)
-        if bounded is not None and float(bounded[index]) > weight:
+        if named.bounded[index] > weight:
             return f"on its way back up: weight {fair} → {weight}"
         return f"others have more room: weight {fair} → {weight}"
+
+    def _names(self) -> _Named:
+        if self._named is None:
+            n = len(self.inputs)
+            columns = [c for c in (*self.factors, *self.terms) if c.column is not None]
+            stack = np.stack([c.factor if not self.terms or c.normalised is None else c.normalised for c in columns])
+            self._named = _Named(
+                columns,
+                stack.argmin(axis=0).tolist(),
+                stack.min(axis=0).tolist(),
+                _factor(self.factors, "ramp", n),
+                _factor(self.factors, "gates", n),
+                np.rint(self.fair).astype(np.int64).tolist(),
+                dict(self.stages)["bounded"].tolist(),
+                self.weights.tolist(),
+            )
+        return self._named
+
+    def _stages(self) -> list[tuple[Stage, ...]]:
+        n = len(self.inputs)
+        names = [name for name, _ in self.stages]
+        made = [map(_STAGE, zip([name] * n, values.tolist(), strict=True)) for name, values in self.stages]
+        rows: list[tuple[Stage, ...]] = list(zip(*made, strict=True)) if made else [()] * n
+        holes = np.isnan(np.stack([values for _, values in self.stages])).any(axis=0) if names else np.zeros(0, bool)
+        for i in np.flatnonzero(holes).tolist():
+            rows[i] = tuple(stage for stage in rows[i] if not math.isnan(stage.value))
+        return rows
 
     def _says(self, column: FactorColumn, index: int) -> str:
         if column.name == "load":
@@ -95,15 +117,26 @@ class Frame:
         return describe(column.column.name, value) if math.isfinite(value) else f"{column.name} unknown"
 
 
-def _rows(columns: Sequence[FactorColumn], n: int) -> list[list[Factor]]:
+def _factor(columns: Sequence[FactorColumn], name: str, n: int) -> list[float]:
+    return next((c.factor.tolist() for c in columns if c.name == name), [1.0] * n)
+
+
+# The tuple's own constructor skips a Python call for each of the many rows.
+_FACTOR: Callable[[Iterable[object]], Factor] = partial(tuple.__new__, Factor)
+_STAGE: Callable[[Iterable[object]], Stage] = partial(tuple.__new__, Stage)
+
+
+def _rows(columns: Sequence[FactorColumn], n: int) -> list[tuple[Factor, ...]]:
+    if not columns:
+        return [()] * n
     nan = [math.nan] * n
-    made: list[list[Factor]] = []
+    made = []
     for c in columns:
         signal = c.column
         made.append(
-            list(
-                map(
-                    Factor,
+            map(
+                _FACTOR,
+                zip(
                     [c.name] * n,
                     [signal.name if signal else ""] * n,
                     signal.value.tolist() if signal else nan,
@@ -111,8 +144,9 @@ def _rows(columns: Sequence[FactorColumn], n: int) -> list[list[Factor]]:
                     signal.confidence.tolist() if signal else nan,
                     c.normalised.tolist() if c.normalised is not None else nan,
                     [c.exponent] * n,
-                    np.broadcast_to(c.factor, n).tolist(),
-                )
+                    c.factor.tolist(),
+                    strict=True,
+                ),
             )
         )
-    return [list(row) for row in zip(*made, strict=True)] if made else [[] for _ in range(n)]
+    return list(zip(*made, strict=True))

@@ -48,7 +48,14 @@ class LocalityWeight(NamedTuple):
     endpoints: int
 
 
-class EndpointWeight:
+class ExplanationSource(NamedTuple):
+    """Makes explanations of one tick from its arrays."""
+
+    explain: Callable[[int], Explanation]
+    why: Callable[[int], str]
+
+
+class EndpointWeight(NamedTuple):
     """What one endpoint gets.
 
     weight: integer for EDS; 0 = takes no traffic, and must not be sent as a weight. priority: 0 first, 1 = spill.
@@ -57,52 +64,31 @@ class EndpointWeight:
     `explanation` and `why` are made when they are asked for.
     """
 
-    __slots__ = ("_index", "_source", "address", "capacity", "gates", "health", "pickable", "priority", "weight")
-
-    def __init__(
-        self,
-        address: str,
-        weight: int,
-        priority: int,
-        health: Health,
-        pickable: bool,
-        gates: tuple[str, ...],
-        capacity: float,
-        source: ExplanationSource,
-        index: int,
-    ) -> None:
-        self.address = address
-        self.weight = weight
-        self.priority = priority
-        self.health = health
-        self.pickable = pickable
-        self.gates = gates
-        self.capacity = capacity
-        self._source = source
-        self._index = index
+    address: str
+    weight: int
+    priority: int
+    health: Health
+    pickable: bool
+    gates: tuple[str, ...]
+    capacity: float
+    source: ExplanationSource
+    row: int
 
     @property
     def explanation(self) -> Explanation:
         """Factor by factor, from capacity to the integer."""
-        return self._source.explain(self._index)
+        return self.source.explain(self.row)
 
     @property
     def why(self) -> str:
         """One sentence for people."""
-        return self._source.why(self._index)
+        return self.source.why(self.row)
 
     def __repr__(self) -> str:
         return (
             f"EndpointWeight({self.address}, weight={self.weight}, priority={self.priority}, health={self.health}, "
             f"pickable={self.pickable}, gates={self.gates})"
         )
-
-
-class ExplanationSource(NamedTuple):
-    """Makes explanations of one tick from its arrays."""
-
-    explain: Callable[[int], Explanation]
-    why: Callable[[int], str]
 
 
 @dataclass(slots=True)

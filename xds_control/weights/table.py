@@ -87,9 +87,8 @@ class SignalTable:
         columns: dict[str, Column] = {}
         for name in self.names:
             cells = [r.get(name, _MISSING) for r in readings]
-            raw = np.array([c[0] for c in cells], dtype=np.float64)
-            at = np.array([c[1] for c in cells], dtype=np.float64)
-            columns[name] = self._column(name, raw, at, now, dt, n)
+            raw, at, _ = zip(*cells, strict=True) if n else ((), (), ())
+            columns[name] = self._column(name, np.array(raw, np.float64), np.array(at, np.float64), now, dt, n)
         return columns
 
     def _column(self, name: str, raw: Floats, at: Floats, now: float, dt: float, n: int) -> Column:
