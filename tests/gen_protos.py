@@ -1,6 +1,6 @@
 """Generates xds_control/proto from protos/. `--check` fails when what is committed is not current.
 
-    python -m tests.gen_protos [--check]
+python -m tests.gen_protos [--check]
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     with tempfile.TemporaryDirectory() as scratch:
         made = generate(Path(scratch))
-    stale = [name for name, data in made.items() if not (TARGET / name).exists() or (TARGET / name).read_bytes() != data]
+    stale = [
+        name for name, data in made.items() if not (TARGET / name).exists() or (TARGET / name).read_bytes() != data
+    ]
     if check:
         for name in stale:
             print(f"xds_control/proto/{name} is not what protos/ generates: run `make protos`")

@@ -113,7 +113,16 @@ class Product:
 
     async def start(self) -> None:
         self.write_policy()
-        argv = [sys.executable, "-m", "xds_control", "serve", "--policy", str(self.path), "--run-dir", str(self.run_dir)]
+        argv = [
+            sys.executable,
+            "-m",
+            "xds_control",
+            "serve",
+            "--policy",
+            str(self.path),
+            "--run-dir",
+            str(self.run_dir),
+        ]
         if self._with_envoy:
             argv.append("--with-envoy")
         with self.log.open("ab") as output:

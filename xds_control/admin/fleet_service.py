@@ -64,7 +64,9 @@ class FleetService:
             },
         )
 
-    async def watch(self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[bytes]:
+    async def watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[bytes]:
         """Streams what the watcher lacks, at most once every `peers_s`."""
         if not request.processor:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "WatchRequest.processor is empty")
@@ -106,7 +108,9 @@ class FleetService:
                 self.sources.pop(source, None)
 
 
-async def serve(address: str, *handlers: grpc.GenericRpcHandler) -> tuple[grpc.aio.Server, Callable[[], Awaitable[None]]]:
+async def serve(
+    address: str, *handlers: grpc.GenericRpcHandler
+) -> tuple[grpc.aio.Server, Callable[[], Awaitable[None]]]:
     """A started grpc.aio server on `address` with health on, and a function that stops it gracefully."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_health.v1._async import HealthServicer

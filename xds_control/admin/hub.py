@@ -27,7 +27,7 @@ class Watcher:
     since: float
     sent: Snapshot | None = None
     sent_policy: str = ""
-    sent_estimates: int = 0
+    sent_estimates: bytes = b""
     sent_outstanding: int = -1
     prefixes: deque[pb.PrefixAdd] = field(default_factory=lambda: deque(maxlen=MAX_PREFIXES))
     rates: OrderedDict[tuple[str, str, str], pb.RateState] = field(default_factory=OrderedDict)
@@ -50,8 +50,7 @@ class Hub:
         self._stale_s = stale_s
         self._snapshot: Snapshot | None = None
         self._policy = pb.Policy()
-        self._estimates: bytes = b""
-        self._estimates_version = 0
+        self._estimates: dict[str, bytes] = {}
         self._outstanding_version = 0
         self._deltas: tuple[tuple[str, int, int], bytes] | None = None
         self.watchers: dict[int, Watcher] = {}
@@ -66,11 +65,9 @@ class Hub:
         """The policy that processors compile."""
         self._policy = pb.Policy(version=version, json=json)
 
-    def publish_estimates(self, state: bytes) -> None:
-        """The fleet's token estimates, merged."""
-        if state != self._estimates:
-            self._estimates = state
-            self._estimates_version += 1
+    def publish_estimates(self, processor: str, state: bytes) -> None:
+        """Token estimates that all the others than `processor` learned."""
+        self._estimates[processor] = state
 
     def watch(self, processor: str, ext_proc_address: str, version: str, now: float) -> int:
         """Begins a watcher; its key."""
@@ -82,6 +79,7 @@ class Hub:
         """Ends a watcher. The processor's outstanding work goes with its last stream: nobody will finish it."""
         watcher = self.watchers.pop(key, None)
         if watcher and not any(w.processor == watcher.processor for w in self.watchers.values()):
+            self._estimates.pop(watcher.processor, None)
             reporter = self.reporters.pop(watcher.processor, None)
             if reporter is not None and reporter.outstanding:
                 self._outstanding_version += 1
@@ -130,8 +128,9 @@ class Hub:
         extra = pb.WatchResponse()
         if watcher.sent_policy != self._policy.version:
             extra.policy.CopyFrom(self._policy)
-        if watcher.sent_estimates != self._estimates_version:
-            extra.estimates.tokens = self._estimates
+        estimates = self._estimates.get(watcher.processor, b"")
+        if watcher.sent_estimates != estimates:
+            extra.estimates.tokens = estimates
         self._peers(watcher, extra)
         body = self._changes(watcher, snapshot, now)
         rest = extra.SerializeToString()
@@ -139,7 +138,7 @@ class Hub:
             return None
         watcher.sent = snapshot
         watcher.sent_policy = self._policy.version
-        watcher.sent_estimates = self._estimates_version
+        watcher.sent_estimates = estimates
         if body is None:
             body = pb.WatchResponse(epoch=snapshot.epoch, version=snapshot.version).SerializeToString()
         # Concatenating serialised messages merges them (protobuf encoding, "last one wins / repeated append").

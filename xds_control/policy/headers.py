@@ -69,6 +69,8 @@ META_PROMPT_TOKENS_ESTIMATE: Final = "prompt_tokens_est"  # number
 META_OUTPUT_TOKENS_ESTIMATE: Final = "output_tokens_est"  # number
 META_MATCHED_TOKENS: Final = "matched_tokens"  # number: prompt tokens believed cached at the first pick
 META_PICK: Final = "pick"  # first address of the pick, "" when ring 1 chose
+META_TEXT_PROFILE: Final = "text_profile"  # number of 52 bits: kind of text, for the token estimator
+META_IMAGES: Final = "images"  # number
 META_SESSION: Final = "session"  # hex of the session key hash
 META_PREFIX: Final = "prefix"  # hex of the last prefix key
 # Written at response time by Envoy's own filters (json_to_metadata, sse_to_metadata):

@@ -64,7 +64,9 @@ def apply(held: Snapshot | None, message: pb.WatchResponse, now: float) -> Snaps
     return Snapshot(message.epoch, message.version, now, MappingProxyType(pools), policy)
 
 
-def _put_pool(entry: pb.Pool, pool: PoolSnapshot, endpoints: tuple[EndpointSnapshot, ...] | list[EndpointSnapshot], now: float) -> None:
+def _put_pool(
+    entry: pb.Pool, pool: PoolSnapshot, endpoints: tuple[EndpointSnapshot, ...] | list[EndpointSnapshot], now: float
+) -> None:
     entry.name = pool.name
     entry.models.extend(pool.models)
     for one in endpoints:

@@ -197,6 +197,7 @@ class AccessLog:
         request_id = pool = model = named_class = tenant = api = processor = pick = ""
         prompt_bytes = prompt_est = output_est = matched = None
         prompt = completion = cached = None
+        profile = images = 0
         metadata = common.metadata.filter_metadata.get(names.NAMESPACE)
         if metadata is not None:
             get = metadata.fields.get
@@ -212,6 +213,8 @@ class AccessLog:
             prompt_est = _number(get(names.META_PROMPT_TOKENS_ESTIMATE))
             output_est = _number(get(names.META_OUTPUT_TOKENS_ESTIMATE))
             matched = _number(get(names.META_MATCHED_TOKENS))
+            profile = _integer(get(names.META_TEXT_PROFILE))
+            images = _number(get(names.META_IMAGES)) or 0
             prompt = _number(get(names.META_USAGE_PROMPT))
             completion = _number(get(names.META_USAGE_COMPLETION))
             cached = _number(get(names.META_USAGE_CACHED))
@@ -317,6 +320,8 @@ class AccessLog:
             decode_s=decode_s,
             e2e_s=e2e_s,
             queue_s=queue_s,
+            text_profile=profile,
+            images=images,
         )
 
     def _judge(
@@ -411,6 +416,14 @@ def _number(value: Any) -> int | None:
     if not 0.0 <= number <= _MAX_NUMBER or not (number or value.WhichOneof("kind") == "number_value"):
         return None
     return int(number)
+
+
+def _integer(value: Any) -> int:
+    """A whole number of up to 53 bits, 0 for anything else."""
+    if value is None or value.WhichOneof("kind") != "number_value":
+        return 0
+    number = value.number_value
+    return int(number) if 0 <= number < 2.0**53 and number == int(number) else 0
 
 
 def _count(text: str | None) -> int | None:

@@ -26,6 +26,7 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     ttft_s: from the request's last byte sent upstream to the answer's first body byte, streamed answers only.
     decode_s: from the first to the last body byte, streamed answers only. e2e_s: from the request's last byte received
     to the answer's last. queue_s: from the request's last byte received to its first byte sent upstream.
+    text_profile, images: kind of text and number of images, for the token estimator; 0 when unknown.
     attempts: how many the request took, 0 when it was answered without an upstream.
     """
 
@@ -54,6 +55,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     decode_s: float | None
     e2e_s: float | None
     queue_s: float | None
+    text_profile: int = 0
+    images: int = 0
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, gc=False):

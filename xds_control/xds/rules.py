@@ -151,7 +151,8 @@ def _field(field: Any) -> _Field | None:
     whole: list[Check] = []
     item: list[Check] = []
     key: list[Check] = []
-    required = rules.message.required
+    # A member of a oneof is required only when it is the one that is set (protoc-gen-validate).
+    required = rules.message.required and field.containing_oneof is None
     skip = rules.message.skip
     map_value_message = False
     wrapper = is_message and field.message_type.full_name in _WRAPPERS

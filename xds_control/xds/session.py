@@ -13,6 +13,7 @@ import structlog
 from xds_control.xds.clients import ClientStatus, type_statuses
 from xds_control.xds.encode import Encoder
 from xds_control.xds.errors import StreamEnd
+from xds_control.xds.intake import open_stream, take_request
 from xds_control.xds.stream import Nack, StreamState
 from xds_control.xds.view import GroupView
 
@@ -162,38 +163,10 @@ class Session:
 
     def _take_request(self, message: Any) -> None:
         state = self.state
-        now = self._clock()
         if not state.opened:
-            # The type is checked first: it is the more basic mistake.
-            state.type_of(message.type_url)
-            state.open(message.node.id, message.node.client_features)
-            node = type(message.node)()
-            node.CopyFrom(message.node)
-            # Envoy lists hundreds of extensions here, which nobody reads.
-            node.ClearField("extensions")
-            self.node = node
-            state.view = self._host.admit(self, node)
-        error: str | None = None
-        if message.HasField("error_detail"):
-            error = message.error_detail.message or f"code {message.error_detail.code}"
-        if state.delta:
-            nack = state.delta_request(
-                message.type_url,
-                [*message.resource_names_subscribe, *(r.name for r in message.resource_locators_subscribe)],
-                [*message.resource_names_unsubscribe, *(r.name for r in message.resource_locators_unsubscribe)],
-                message.initial_resource_versions,
-                message.response_nonce,
-                error,
-                now,
-            )
-        else:
-            nack = state.sotw_request(
-                message.type_url,
-                [*message.resource_names, *(r.name for r in message.resource_locators)],
-                message.response_nonce,
-                error,
-                now,
-            )
+            self.node = open_stream(state, message)
+            state.view = self._host.admit(self, self.node)
+        nack = take_request(state, message, self._clock())
         if nack is not None:
             self._host.nacked(self, nack)
         self._report_missing(message.type_url)

@@ -69,6 +69,7 @@ _BODY_MODES = {
     "full_duplex": ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED,
 }
 
+
 def gateway_listener(
     envoy: EnvoyPolicy,
     processors: ProcessorPolicy,
@@ -126,7 +127,9 @@ def http_filters(
     return filters
 
 
-def ext_proc(processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None) -> ExternalProcessor:
+def ext_proc(
+    processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None
+) -> ExternalProcessor:
     """The processors: request headers and the whole request body, by default never a response byte; fails open."""
     duplex = settings.body_mode == "full_duplex"
     streamed = settings.body_mode == "streamed"

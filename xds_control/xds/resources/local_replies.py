@@ -42,12 +42,28 @@ def local_replies(body_limit_bytes: int) -> LocalReplyConfig:
     mappers: list[ResponseMapper] = []
     for form, expression in (("anthropic", ANTHROPIC), ("ollama", OLLAMA), ("openai", "true")):
         condition = f"{NOT_OURS} && {expression}"
-        mappers.append(_mapper(413, 413, condition, _body(form, too_large, "invalid_request_error", "body-too-large"), "body-too-large"))
         mappers.append(
-            _mapper(400, 499, condition, _body(form, "%LOCAL_REPLY_BODY%", "invalid_request_error", "%RESPONSE_CODE_DETAILS%"), "proxy-refused")
+            _mapper(
+                413, 413, condition, _body(form, too_large, "invalid_request_error", "body-too-large"), "body-too-large"
+            )
         )
         mappers.append(
-            _mapper(500, 599, condition, _body(form, "%LOCAL_REPLY_BODY%", "server_error", "%RESPONSE_CODE_DETAILS%"), "proxy-failed")
+            _mapper(
+                400,
+                499,
+                condition,
+                _body(form, "%LOCAL_REPLY_BODY%", "invalid_request_error", "%RESPONSE_CODE_DETAILS%"),
+                "proxy-refused",
+            )
+        )
+        mappers.append(
+            _mapper(
+                500,
+                599,
+                condition,
+                _body(form, "%LOCAL_REPLY_BODY%", "server_error", "%RESPONSE_CODE_DETAILS%"),
+                "proxy-failed",
+            )
         )
     return LocalReplyConfig(mappers=mappers)
 

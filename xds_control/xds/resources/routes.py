@@ -53,7 +53,9 @@ def gateway_routes(envoy: EnvoyPolicy, pools: Sequence[PoolPolicy], default_pool
     )
     if default_pool is None:
         routes.append(
-            Route(name="no-default-pool", match=RouteMatch(prefix="/"), direct_response=DirectResponseAction(status=404))
+            Route(
+                name="no-default-pool", match=RouteMatch(prefix="/"), direct_response=DirectResponseAction(status=404)
+            )
         )
     else:
         routes.append(

@@ -1,0 +1,339 @@
+"""Control's core: everything that is known goes in, a snapshot comes out at each tick. Pure: no I/O, no clock.
+
+All times are monotonic seconds of the control process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from xds_control.fleet.endpoint import Endpoint
+from xds_control.fleet.faults import Outcomes
+from xds_control.fleet.lifecycle import Action, Event, Lifecycle
+from xds_control.fleet.override import Override
+from xds_control.fleet.readings import ModelInfo
+from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
+from xds_control.policy.schema import Policy
+from xds_control.proto import fleet_pb2 as pb
+from xds_control.signals.catalogue import CATALOGUE
+from xds_control.signals.merge import FleetOutcomes
+from xds_control.signals.reader import Observations, SloTargets
+from xds_control.signals.store import SignalStore
+from xds_control.weights.engine import WeightEngine
+from xds_control.weights.inputs import EndpointInput, PoolWeights
+
+MAX_EVENTS = 10_000
+RESTART_SLACK_S = 2.0
+_NO_INFO = ModelInfo()
+AGE_LIMITS: Mapping[str, float] = {name: spec.age_limit_s for name, spec in CATALOGUE.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick decided. changed: whether the snapshot differs from the one before.
+
+    weights: per pool, with explanations. actions: probes and warm-up prompts for the edge. events: transitions.
+    """
+
+    snapshot: Snapshot
+    changed: bool
+    weights: Mapping[str, PoolWeights]
+    actions: Sequence[Action]
+    events: Sequence[Event]
+
+
+@dataclass(slots=True)
+class ControlCore:
+    """State of the control process between ticks."""
+
+    policy: Policy
+    policy_version: str
+    epoch: str
+    store: SignalStore = field(init=False)
+    outcomes: FleetOutcomes = field(default_factory=FleetOutcomes, init=False)
+    lifecycle: Lifecycle = field(init=False)
+    engines: dict[str, WeightEngine] = field(default_factory=dict, init=False)
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS), init=False)
+    snapshot: Snapshot | None = field(default=None, init=False)
+    weights: dict[str, PoolWeights] = field(default_factory=dict, init=False)
+    endpoints: tuple[Endpoint, ...] = field(default=(), init=False)
+    dropped: dict[str, dict[str, int]] = field(default_factory=dict, init=False)
+    decisions: dict[tuple[str, str, str], int] = field(default_factory=dict, init=False)
+    _known: dict[str, Endpoint] = field(default_factory=dict, init=False)
+    _info: dict[str, ModelInfo] = field(default_factory=dict, init=False)
+    _fresh: list[Event] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.store = SignalStore(self.policy.signals.age_limits_s, self.policy.signals.ignore_sources)
+        self.lifecycle = Lifecycle(self.policy.lifecycle)
+        self._make_engines()
+
+    # What changes rarely.
+
+    def use_policy(self, policy: Policy, version: str, now: float) -> None:
+        """A new policy, in force from the next tick on. Weights go on from where they are."""
+        old = self.policy.signals
+        self.policy, self.policy_version = policy, version
+        new = policy.signals
+        if (old.age_limits_s, old.ignore_sources) != (new.age_limits_s, new.ignore_sources):
+            self.store = _carried(self.store, SignalStore(new.age_limits_s, new.ignore_sources), now)
+        self.lifecycle.policy = policy.lifecycle
+        self._make_engines()
+
+    def set_endpoints(self, endpoints: Iterable[Endpoint], now: float) -> None:
+        """Everything that discovery knows now."""
+        self.endpoints = tuple(endpoints)
+        self._known.update({endpoint.address: endpoint for endpoint in self.endpoints})
+        self._note(self.lifecycle.sync(self.endpoints, now))
+        alive = {view.address for view in self.lifecycle.views()}
+        self.store.retain(alive)
+        for address in [known for known in self._info if known not in alive]:
+            del self._info[address]
+            self.outcomes.forget(address)
+        for address in [known for known in self._known if known not in alive]:
+            del self._known[address]
+
+    def override(self, address: str, order: Override | None, now: float) -> None:
+        """An operator's order for an endpoint, None to clear it."""
+        self._note(self.lifecycle.override(address, order, now))
+
+    def slo_targets(self, _endpoint: Endpoint) -> SloTargets:
+        """Against what an engine's own latency histograms are judged: the default class's targets."""
+        scrape = self.policy.signals.scrape
+        default = self.policy.classes.by_name()[self.policy.classes.default]
+        return SloTargets(
+            ttft_s=scrape.ttft_target_s if scrape.ttft_target_s is not None else default.ttft_s,
+            tpot_s=scrape.tpot_target_s if scrape.tpot_target_s is not None else default.tpot_s,
+        )
+
+    # What is seen.
+
+    def on_observations(self, endpoint: Endpoint, seen: Observations, now: float) -> None:
+        """A page of an engine was read."""
+        address = endpoint.address
+        if seen.recognised:
+            self._note(self.lifecycle.on_scrape(address, True, now))
+        self.store.put_all(address, seen.values, seen.at, seen.source)
+        if seen.info is not None:
+            self._learn_info(address, seen.info, now)
+        self._note(self.lifecycle.on_readings(address, self.store.readings(address, now), now))
+        if seen.dropped:
+            counts = self.dropped.setdefault(address, {})
+            for reason, count in seen.dropped.items():
+                counts[reason] = counts.get(reason, 0) + count
+
+    def on_scrape_failure(self, endpoint: Endpoint, reason: str, detail: str, now: float) -> None:
+        """A page could not be had."""
+        self._note(self.lifecycle.on_scrape(endpoint.address, False, now, refused=reason == "connect", detail=detail))
+
+    def on_window(self, window: pb.Window, now: float) -> None:
+        """A processor's window of outcomes."""
+        self.outcomes.add(window, now)
+        touched = {row.endpoint for row in window.outcomes if row.endpoint}
+        for address in touched:
+            for name, reading in self.outcomes.readings(address, now).items():
+                self.store.put(address, name, reading.value, reading.at, reading.source)
+            counts = self.outcomes.take_counts(address)
+            self._note(
+                self.lifecycle.on_outcomes(
+                    address,
+                    Outcomes(
+                        ok=counts.ok,
+                        connect=counts.connect,
+                        timeout=counts.timeout,
+                        server=counts.reset + counts.status_5xx,
+                        neutral=counts.client + counts.backpressure + counts.aborted,
+                    ),
+                    now,
+                )
+            )
+        for entry in window.decisions:
+            key = (entry.pool, entry.rule, entry.reason)
+            if key in self.decisions or len(self.decisions) < MAX_EVENTS:
+                self.decisions[key] = self.decisions.get(key, 0) + entry.count
+
+    def on_signals(self, message: pb.Signals, now: float, wall: float) -> None:
+        """An engine's or sidecar's own word about an endpoint. Raises ValueError for one that is not in the fleet."""
+        if self.lifecycle.view(message.endpoint) is None:
+            raise ValueError(f"there is no endpoint {message.endpoint!r}")
+        at = now
+        if message.HasField("at_unix_s"):
+            at = min(now, now - (wall - message.at_unix_s))
+        self._note(self.lifecycle.on_scrape(message.endpoint, True, now))
+        self.store.put_all(message.endpoint, message.values, at, "push")
+
+    def on_probe(self, address: str, ok: bool, now: float, detail: str = "") -> None:
+        """A probe ended."""
+        self._note(self.lifecycle.on_probe(address, ok, now, detail))
+
+    def on_warmup(self, address: str, ok: bool, latency_s: float, now: float, detail: str = "") -> None:
+        """A warm-up prompt was answered, or not."""
+        self._note(self.lifecycle.on_warmup(address, ok, latency_s, now, detail))
+
+    def on_calibrated(self, address: str, ok: bool, now: float, detail: str = "") -> None:
+        """The standard load ended."""
+        self._note(self.lifecycle.on_calibrated(address, ok, now, detail))
+
+    def base_url(self, address: str) -> str:
+        """`scheme://host:port` of an endpoint's API."""
+        endpoint = self._known.get(address)
+        scheme = "https" if endpoint is not None and (endpoint.metrics_url or "").startswith("https:") else "http"
+        return f"{scheme}://{address}"
+
+    def model_of(self, address: str) -> str:
+        """A model that the endpoint serves: as it says itself, else as its pool declares."""
+        models = self._info.get(address, _NO_INFO).models
+        if models:
+            return models[0]
+        endpoint = self._known.get(address)
+        for pool in self.policy.pools:
+            if endpoint is not None and pool.name == endpoint.pool and pool.models:
+                return pool.models[0]
+        return ""
+
+    # Time.
+
+    def tick(self, now: float) -> Tick:
+        """Decides everything anew from what is known now."""
+        self._note(self.lifecycle.tick(now))
+        pools: dict[str, PoolSnapshot] = {}
+        changed = False
+        old = self.snapshot.pools if self.snapshot is not None else {}
+        by_pool: dict[str, list[Endpoint]] = {pool.name: [] for pool in self.policy.pools}
+        for endpoint in self._members():
+            by_pool.setdefault(endpoint.pool, []).append(endpoint)
+        for spec in self.policy.pools:
+            members = by_pool[spec.name]
+            result = self.engines[spec.name].tick(self._inputs(spec.models, members, now), now)
+            self.weights[spec.name] = result
+            made = self._pool(spec.name, tuple(spec.models), members, result, old.get(spec.name), now)
+            changed = changed or made is not old.get(spec.name)
+            pools[spec.name] = made
+        for gone in self.weights.keys() - pools.keys():
+            del self.weights[gone]
+        changed = changed or old.keys() != pools.keys()
+        if self.snapshot is None or changed or self.snapshot.policy_version != self.policy_version:
+            version = 1 if self.snapshot is None else self.snapshot.version + 1
+            self.snapshot = Snapshot(self.epoch, version, now, MappingProxyType(pools), self.policy_version)
+        events, self._fresh = self._fresh, []
+        return Tick(self.snapshot, changed, self.weights, self.lifecycle.actions(now), events)
+
+    # Inside.
+
+    def _make_engines(self) -> None:
+        made: dict[str, WeightEngine] = {}
+        for pool in self.policy.pools:
+            engine = WeightEngine(
+                pool.weights or self.policy.weights, self.policy.capacity, pool=pool.name, age_limits=AGE_LIMITS
+            )
+            before = self.engines.get(pool.name)
+            if before is not None:
+                engine.adopt(before)
+            made[pool.name] = engine
+        self.engines = made
+
+    def _members(self) -> Iterable[Endpoint]:
+        """Endpoints that are discovered, and those that are on their way out."""
+        listed = {endpoint.address for endpoint in self.endpoints}
+        yield from self.endpoints
+        for life in self.lifecycle.views():
+            if life.address not in listed and life.address in self._known:
+                yield self._known[life.address]
+
+    def _inputs(self, models: Sequence[str], members: Sequence[Endpoint], now: float) -> list[EndpointInput]:
+        serving = {
+            endpoint.address: bool(set(models) & set(self._info.get(endpoint.address, _NO_INFO).models))
+            for endpoint in members
+        }
+        some_serve = any(serving.values())
+        inputs: list[EndpointInput] = []
+        for endpoint in members:
+            address = endpoint.address
+            life = self.lifecycle.view(address)
+            if life is None:
+                continue
+            readings = self.store.readings(address, now)
+            if life.state is State.DRAINING and "running" in readings:
+                waiting = readings["waiting"].value if "waiting" in readings else 0.0
+                self._note(self.lifecycle.on_in_flight(address, round(readings["running"].value + waiting), now))
+                life = self.lifecycle.view(address) or life
+            stats = self.outcomes.stats(address, now)
+            info = self._info.get(address, _NO_INFO)
+            inputs.append(
+                EndpointInput(
+                    endpoint=endpoint,
+                    state=life.state,
+                    state_since=life.since,
+                    readings=readings,
+                    override=life.override,
+                    ramp_since=life.ramp_since,
+                    request_rate=None if stats is None else stats.requests_per_s,
+                    # Only a model that others of the pool do serve is missing: names in policy may be aliases.
+                    model_missing=some_serve and bool(info.models) and not serving[address],
+                )
+            )
+        return inputs
+
+    def _pool(
+        self,
+        name: str,
+        models: tuple[str, ...],
+        members: Sequence[Endpoint],
+        result: PoolWeights,
+        before: PoolSnapshot | None,
+        now: float,
+    ) -> PoolSnapshot:
+        known = {e.endpoint.address: e for e in before.endpoints} if before else {}
+        by_address = {endpoint.address: endpoint for endpoint in members}
+        made: list[EndpointSnapshot] = []
+        same = before is not None and before.models == models and len(known) == len(result.endpoints)
+        for weight in result.endpoints:
+            old = known.get(weight.address)
+            life = self.lifecycle.view(weight.address)
+            state = life.state if life is not None else State.GONE
+            new = EndpointSnapshot(
+                endpoint=by_address[weight.address],
+                state=state,
+                weight=weight.weight,
+                priority=weight.priority,
+                pickable=weight.pickable,
+                capacity=weight.capacity,
+                readings=self.store.readings(weight.address, now),
+                info=self._info.get(weight.address, _NO_INFO),
+                gates=weight.gates,
+                why=old.why if old is not None else "",
+                health=weight.health,
+            )
+            if old is not None and old == new:
+                new = old
+            else:
+                # the sentence has numbers in it: it is made when something else moved, not at each tick
+                new = replace(new, why=weight.why)
+                same = False
+            made.append(new)
+        return before if same and before is not None else PoolSnapshot(name, models, tuple(made))
+
+    def _learn_info(self, address: str, info: ModelInfo, now: float) -> None:
+        before = self._info.get(address)
+        self._info[address] = info
+        if before is None or before.started_at is None or info.started_at is None:
+            return
+        if info.started_at > before.started_at + RESTART_SLACK_S:
+            self.outcomes.forget(address)
+            self._note(self.lifecycle.on_restart(address, now))
+
+    def _note(self, events: Sequence[Event]) -> None:
+        if events:
+            self.events.extend(events)
+            self._fresh.extend(events)
+
+
+def _carried(old: SignalStore, new: SignalStore, now: float) -> SignalStore:
+    """The new store with everything that the old one holds."""
+    for address in old.addresses():
+        for raw in old.raw(address, now):
+            new.put(address, raw.name, raw.value, now - raw.age_s, raw.source)
+    return new

@@ -1,0 +1,21 @@
+"""The `xds-control` command."""
+
+from __future__ import annotations
+
+import click
+
+from xds_control import __version__
+from xds_control.cli.serve import bootstrap, control, processor, serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="xds-control")
+def main() -> None:
+    """The control plane that lets an ordinary Envoy balance LLM inference servers by what they measure.
+
+    Start with: xds-control serve --policy policy.yaml --with-envoy
+    """
+
+
+for command in (serve, control, processor, bootstrap):
+    main.add_command(command)

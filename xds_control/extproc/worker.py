@@ -1,0 +1,184 @@
+"""The processor process: ext_proc, access logs, a line to control, and a small HTTP side."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+import uvloop
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from xds_control.admin.http import HttpEdge
+from xds_control.extproc.accesslog_service import AccessLogService
+from xds_control.extproc.fleet_client import FleetClient
+from xds_control.extproc.server import SERVICE, ExternalProcessorService, server_options
+from xds_control.extproc.state import ProcessorState
+from xds_control.fleet.snapshot import Snapshot
+from xds_control.observe.logs import logger
+from xds_control.observe.metrics import Sample, page, sample
+from xds_control.policy.address import split_address
+from xds_control.proto import fleet_pb2 as pb
+
+REPORT_STOP_S = 1.0
+
+
+class Processor:
+    """Owns the edges of one processor process."""
+
+    def __init__(self, control: str, listen: str, http: str | None, identity: str, advertise: str) -> None:
+        self.identity = identity
+        self._listen = listen
+        self._http_address = http
+        self.state = ProcessorState(identity, time.monotonic())
+        self.client = FleetClient(control, identity, advertise, self._on_message, self._window)
+        self.service = ExternalProcessorService(self._decider)
+        self.access_log: AccessLogService | None = None
+        self.health = HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self._http: HttpEdge | None = None
+        self._log = logger("processor")
+        self._ready = asyncio.Event()
+        self._lag = 0.0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop` is set, then stops gracefully."""
+        if self._http_address is not None:
+            self._http = HttpEdge(self.metrics, self.ready)
+            await self._http.start(*split_address(self._http_address))
+        self.client.start()
+        watchdog = asyncio.create_task(self._measure_lag())
+        try:
+            # Without a policy there is nothing to decide by: until it is here, Envoy finds nobody and fails open.
+            waiting = asyncio.create_task(self._ready.wait())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not stop.is_set():
+                await self._serve()
+                gc.collect()
+                gc.freeze()
+                await stopping
+        finally:
+            watchdog.cancel()
+            await self._stop()
+
+    async def _serve(self) -> None:
+        assert self.state.log is not None
+        assert self.state.policy is not None
+        policy = self.state.policy.ext_proc
+        server = grpc.aio.server(options=server_options(policy.message_limit, policy.max_streams))
+        server.add_generic_rpc_handlers((self.service,))
+        self.access_log = AccessLogService(self.state.log, self._on_taken)
+        self.access_log.add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        for name in ("", "liveness", "readiness", SERVICE):
+            await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        if server.add_insecure_port(self._listen) == 0:
+            raise OSError(f"{self._listen} cannot be listened on")
+        await server.start()
+        self._server = server
+        self._log.info("processor-serves", address=self._listen)
+
+    async def _stop(self) -> None:
+        await self.health.enter_graceful_shutdown()
+        await self.client.stop()
+        if self._server is not None:
+            await self._server.stop(REPORT_STOP_S)
+        if self._http is not None:
+            await self._http.stop()
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Whether requests are decided here."""
+        snapshot = self.state.snapshot
+        return self._server is not None, {
+            "control": "connected" if self.client.connected else "lost",
+            "snapshot": 0 if snapshot is None else snapshot.version,
+            "policy": self.state.policy_version,
+            "problem": self.state.problem,
+        }
+
+    def metrics(self) -> bytes:
+        """The page of /metrics."""
+        return page(self._samples)
+
+    def _samples(self) -> Iterable[Sample]:
+        me = self.identity
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        yield sample("processor_streams", self.service.counters.streams, me)
+        yield sample("processor_requests", self.service.counters.requests, me)
+        yield sample("processor_cpu_seconds", usage.ru_utime + usage.ru_stime, me)
+        yield sample("processor_access_log_entries", self.state.entries, me)
+        yield sample("processor_rss_bytes", _rss(), me)
+        yield sample("processor_snapshot_age_seconds", time.monotonic() - self.client.heard_at, me)
+
+    def _decider(self) -> Any:
+        return self.state.decider
+
+    def _on_message(self, snapshot: Snapshot, message: pb.WatchResponse) -> None:
+        before = self.state.problem
+        self.state.on_message(snapshot, message, time.monotonic())
+        if self.state.problem and self.state.problem != before:
+            self._log.error("policy-not-usable", problem=self.state.problem)
+        if self.state.policy is not None:
+            self.client.report_s = self.state.policy.processors.report_s
+        if self.state.ready:
+            self._ready.set()
+
+    def _on_taken(self, taken: Any) -> None:
+        self.state.on_taken(taken, time.monotonic())
+
+    def _window(self, now: float) -> pb.Window | None:
+        window = self.state.window(now)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        load = window.load
+        load.streams = self.service.counters.streams
+        load.requests = self.service.counters.requests
+        load.cpu_seconds = usage.ru_utime + usage.ru_stime
+        load.access_log_entries = self.state.entries
+        load.loop_lag_s = self._lag
+        load.rss_bytes = _rss()
+        return window
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0.1)
+            self._lag = max(loop.time() - before - 0.1, 0.0)
+
+
+def _rss() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def run_processor(
+    control: str, listen: str, http: str | None, identity: str | None = None, advertise: str | None = None
+) -> int:
+    """Runs a processor until SIGTERM or SIGINT; the exit code."""
+    name = identity or f"{socket.gethostname()}-{os.getpid()}"
+    # Requests make little cyclic garbage; the youngest generation is looked at less often.
+    gc.set_threshold(50_000, 20, 50)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await Processor(control, listen, http, name, advertise or listen).run(stop)
+
+    try:
+        uvloop.run(main())
+    except OSError as error:
+        logger("processor").error("cannot-serve", error=str(error))
+        return 1
+    return 0
