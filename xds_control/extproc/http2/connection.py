@@ -1,0 +1,583 @@
+"""One HTTP/2 connection, server side, for gRPC: bytes in, calls to handlers, bytes out. No I/O.
+
+It implements what RFC 9113 asks of a server, less push and priorities. Messages are cut out of DATA as they come, and
+everything that one read brings is answered by one write: with many streams on a connection that is most of the saving.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from xds_control.extproc.http2 import frames
+from xds_control.extproc.http2.hpack import Decoder, HpackError
+
+_head = frames.HEAD.unpack_from
+_pack_head = frames.HEAD.pack
+_PREFIX = 5  # of a gRPC message: compressed flag, length
+
+OK, CANCELLED, INVALID_ARGUMENT = 0, 1, 3
+RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
+
+
+class Handler(Protocol):
+    """Serves one RPC."""
+
+    def message(self, data: bytes) -> None:
+        """A whole request message arrived."""
+        ...
+
+    def half_closed(self) -> None:
+        """The client sends no more messages."""
+        ...
+
+    def closed(self) -> None:
+        """The RPC is over: finished by us, reset by the client, or its connection was lost. Called once."""
+        ...
+
+
+Acceptor = Callable[["Rpc", str, dict[str, str]], Handler | None]
+"""Gives the handler for a new RPC by its path and metadata, None for an unknown method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a peer may do. stream_window: bytes of one stream that may be under way, raised to hold a whole message."""
+
+    max_message: int = 4 << 20
+    max_streams: int = 40_000
+    max_frame: int = 1 << 20
+    stream_window: int = 1 << 20
+    connection_window: int = 64 << 20
+    max_header_block: int = 1 << 16
+    max_control_backlog: int = 1 << 20
+
+
+class _Fault(Exception):
+    """The connection must be closed."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Rpc:
+    """One RPC: cuts messages out of the stream's data, and writes answers within the peer's flow control."""
+
+    __slots__ = (
+        "_chunks",
+        "_connection",
+        "_consumed",
+        "_have",
+        "_need",
+        "_opened",
+        "_pending",
+        "_status",
+        "_window",
+        "handler",
+        "is_closed",
+        "is_half_closed",
+        "stream",
+    )
+
+    def __init__(self, connection: Connection, stream: int, window: int) -> None:
+        self._connection = connection
+        self._chunks: list[bytes] = []
+        self._have = 0
+        self._need = _PREFIX
+        self._consumed = 0
+        self._window = window
+        self._pending: deque[bytes] | None = None
+        self._status: tuple[int, str] | None = None
+        self._opened = False
+        self.stream = stream
+        self.handler: Handler | None = None
+        self.is_half_closed = False
+        self.is_closed = False
+
+    def send(self, message: bytes) -> None:
+        """Sends a message; one that does not fit the flow-control windows waits."""
+        if self.is_closed or self._status is not None:
+            return
+        connection = self._connection
+        size = len(message) + _PREFIX
+        out = connection.out
+        if not self._opened:
+            self._opened = True
+            out.append(frames.response_headers(self.stream))
+        fits = size <= self._window and size <= connection.send_window and size <= connection.peer_frame
+        if fits and self._pending is None:
+            self._window -= size
+            connection.send_window -= size
+            out.append(_pack_head(size >> 16, size & 0xFFFF, frames.DATA, 0, self.stream))
+            out.append(b"\x00" + len(message).to_bytes(4, "big"))
+            out.append(message)
+            return
+        if self._pending is None:
+            self._pending = deque()
+        self._pending.append(b"\x00" + len(message).to_bytes(4, "big") + message)
+        self.flush()
+
+    def finish(self, status: int = OK, message: str = "") -> None:
+        """Ends the RPC with a status, after what still waits to be sent."""
+        if self.is_closed or self._status is not None:
+            return
+        self._status = (status, message)
+        if self._pending is None:
+            self._end()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as the windows allow."""
+        pending, connection = self._pending, self._connection
+        while pending:
+            chunk = pending[0]
+            room = min(self._window, connection.send_window, connection.peer_frame)
+            if room <= 0:
+                connection.blocked.add(self.stream)
+                return
+            if len(chunk) <= room:
+                pending.popleft()
+            else:
+                pending[0], chunk = chunk[room:], chunk[:room]
+            self._window -= len(chunk)
+            connection.send_window -= len(chunk)
+            connection.out.append(frames.frame(frames.DATA, 0, self.stream, chunk))
+        self._pending = None
+        connection.blocked.discard(self.stream)
+        if self._status is not None and not self.is_closed:
+            self._end()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that flow control holds back."""
+        return sum(map(len, self._pending)) if self._pending else 0
+
+    def _end(self) -> None:
+        assert self._status is not None
+        status, message = self._status
+        out = self._connection.out
+        if status == OK and self._opened:
+            out.append(frames.ok_trailers(self.stream))
+        else:
+            out.append(frames.trailers(self.stream, status, message, self._opened))
+        if not self.is_half_closed:
+            # The answer is complete; the peer need not send the rest (RFC 9113 section 8.1).
+            out.append(frames.reset(self.stream, frames.NO_ERROR))
+        self._connection.forget(self)
+
+    def grow(self, delta: int) -> None:
+        """The peer gives (or by new settings takes back) send window."""
+        self._window += delta
+        if self._window > frames.MAX_WINDOW:
+            raise _Fault(frames.FLOW_CONTROL_ERROR, "stream window too large")
+
+    def data(self, chunk: bytes) -> None:
+        """A piece of the stream's data; hands over every message that it completes."""
+        have = self._have + len(chunk)
+        need = self._need
+        if have < need:
+            self._chunks.append(chunk)
+            self._have = have
+            return
+        if self._chunks:
+            self._chunks.append(chunk)
+            chunk = b"".join(self._chunks)
+            self._chunks = []
+        at = 0
+        handler = self.handler
+        assert handler is not None
+        while have >= need:
+            # `chunk[at:]` begins with a prefix; `need` covers the prefix, and the message once its size is known.
+            size = int.from_bytes(chunk[at + 1 : at + _PREFIX], "big")
+            if need == _PREFIX and size:
+                if size > self._connection.limits.max_message:
+                    limit = self._connection.limits.max_message
+                    self.finish(RESOURCE_EXHAUSTED, f"message of {size} bytes exceeds the limit of {limit}")
+                    return
+                need = size + _PREFIX
+                continue
+            if chunk[at]:
+                self.finish(UNIMPLEMENTED, "compressed messages are not supported")
+                return
+            handler.message(chunk[at + _PREFIX : at + need])
+            if self.is_closed:
+                return
+            at += need
+            have -= need
+            need = _PREFIX
+        self._need = need
+        self._have = have
+        if have:
+            self._chunks.append(chunk[at:])
+
+    def ended(self) -> None:
+        """The client ended its side."""
+        self.is_half_closed = True
+        if self._have:
+            self.finish(INTERNAL, "the stream ended inside a message")
+        elif self.handler is not None:
+            self.handler.half_closed()
+
+    def consumed(self, size: int) -> None:
+        """Counts received bytes and gives the window back in large steps."""
+        self._consumed += size
+        if self._consumed > self._connection.limits.stream_window >> 1 and not self.is_half_closed:
+            self._connection.out.append(frames.window_update(self.stream, self._consumed))
+            self._consumed = 0
+
+    def drop(self) -> None:
+        """The stream is gone without our doing."""
+        self._pending = None
+        if not self.is_closed:
+            self.is_closed = True
+            if self.handler is not None:
+                self.handler.closed()
+
+
+class Connection:
+    """The connection. Feed received bytes to `receive`, then write what `take_output` gives; close when `finished`."""
+
+    def __init__(self, acceptor: Acceptor, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.out: list[bytes] = []
+        self.rpcs: dict[int, Rpc] = {}
+        self.blocked: set[int] = set()
+        self.send_window = frames.DEFAULT_WINDOW
+        self.peer_frame = frames.DEFAULT_FRAME
+        self.finished = False
+        self.draining = False
+        self._acceptor = acceptor
+        self._decoder = Decoder(self.limits.max_header_block)
+        self._rest = b""
+        self._greeted = False
+        self._last = 0
+        self._peer_window = frames.DEFAULT_WINDOW
+        self._consumed = 0
+        self._data_left = 0
+        self._data_rpc: Rpc | None = None
+        self._data_ends = False
+        self._block: tuple[int, int, list[bytes]] | None = None
+        self._control = 0
+        limits = self.limits
+        self.out.append(
+            frames.settings(
+                {
+                    frames.SETTING_MAX_STREAMS: limits.max_streams,
+                    frames.SETTING_INITIAL_WINDOW: limits.stream_window,
+                    frames.SETTING_MAX_FRAME: limits.max_frame,
+                    frames.SETTING_MAX_HEADER_LIST: limits.max_header_block,
+                }
+            )
+        )
+        self.out.append(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
+
+    def receive(self, data: bytes) -> None:
+        """Takes bytes off the wire. After a fault of the peer `finished` is set and GOAWAY is in the output."""
+        if self.finished:
+            return
+        try:
+            self._receive(data)
+        except _Fault as fault:
+            self._fail(fault.code, str(fault))
+        except HpackError as error:
+            self._fail(frames.COMPRESSION_ERROR, str(error))
+
+    def take_output(self) -> bytes:
+        """What must be written now, b"" when nothing."""
+        if not self.out:
+            return b""
+        data = b"".join(self.out)
+        self.out.clear()
+        self._control = 0
+        return data
+
+    def drain(self) -> None:
+        """Tells the peer to open no more streams here; `finished` is set once the open ones are over."""
+        if not self.draining:
+            self.draining = True
+            self.out.append(frames.goaway(self._last, frames.NO_ERROR))
+            self.finished = not self.rpcs
+
+    def lost(self) -> None:
+        """The connection is gone: every open RPC is over."""
+        self.finished = True
+        for rpc in list(self.rpcs.values()):
+            rpc.drop()
+        self.rpcs.clear()
+
+    def forget(self, rpc: Rpc) -> None:
+        """An RPC has been answered in full."""
+        self.rpcs.pop(rpc.stream, None)
+        self.blocked.discard(rpc.stream)
+        rpc.drop()
+        if self.draining and not self.rpcs:
+            self.finished = True
+
+    def _fail(self, code: int, why: str) -> None:
+        self.out.append(frames.goaway(self._last, code, why.encode()))
+        self.lost()
+
+    def _receive(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        at, end = 0, len(data)
+        if not self._greeted:
+            size = len(frames.PREFACE)
+            if data[:size] != frames.PREFACE[:end]:
+                raise _Fault(frames.PROTOCOL_ERROR, "not an HTTP/2 client")
+            if end < size:
+                self._rest = data
+                return
+            self._greeted = True
+            at = size
+        limit = self.limits.max_frame
+        while True:
+            if self._data_left:
+                piece = data[at : at + self._data_left]
+                at += len(piece)
+                self._data_left -= len(piece)
+                self._take_data(piece)
+                if self._data_left:
+                    return
+            if end - at < frames.HEAD_SIZE:
+                break
+            high, low, kind, flags, stream = _head(data, at)
+            size = high << 16 | low
+            if size > limit:
+                raise _Fault(frames.FRAME_SIZE_ERROR, "frame larger than allowed")
+            start = at + frames.HEAD_SIZE
+            if kind == frames.DATA and not flags & frames.PADDED and self._block is None:
+                # Taken as it comes, without waiting for the rest of a large frame.
+                at = start
+                self._start_data(stream, size, bool(flags & frames.END_STREAM))
+                continue
+            if end - start < size:
+                break
+            at = start + size
+            self._frame(kind, flags, stream & frames.MAX_WINDOW, data[start:at])
+            if self.finished:
+                return
+        if at < end:
+            self._rest = data[at:]
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if self._block is not None and (kind != frames.CONTINUATION or stream != self._block[0]):
+            raise _Fault(frames.PROTOCOL_ERROR, "header block interrupted")
+        handler = _FRAMES.get(kind)
+        if handler is not None:
+            handler(self, flags, stream, payload)
+
+    # Data
+
+    def _start_data(self, stream: int, size: int, ends: bool) -> None:
+        stream &= frames.MAX_WINDOW
+        rpc = self.rpcs.get(stream)
+        if rpc is None:
+            if stream == 0 or stream > self._last:
+                raise _Fault(frames.PROTOCOL_ERROR, "data on an idle stream")
+        elif rpc.is_half_closed:
+            raise _Fault(frames.STREAM_CLOSED, "data after the end of the stream")
+        self._data_rpc, self._data_left, self._data_ends = rpc, size, ends
+        self._consumed += size
+        if self._consumed > self.limits.connection_window >> 1:
+            self.out.append(frames.window_update(0, self._consumed))
+            self._consumed = 0
+        if rpc is not None:
+            if size:
+                rpc.consumed(size)
+            elif ends:
+                rpc.ended()
+            else:
+                self._controlled()
+
+    def _take_data(self, piece: bytes) -> None:
+        rpc = self._data_rpc
+        if rpc is None or rpc.is_closed:
+            return
+        if piece:
+            rpc.data(piece)
+        if not self._data_left and self._data_ends and not rpc.is_closed:
+            rpc.ended()
+
+    def _padded_data(self, flags: int, stream: int, payload: bytes) -> None:
+        body = _unpadded(flags, payload)
+        self._start_data(stream, len(body), bool(flags & frames.END_STREAM))
+        self._consumed += len(payload) - len(body)
+        if body:
+            self._data_left = 0
+            self._take_data(body)
+
+    # Headers
+
+    def _headers(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream & 1 == 0:
+            raise _Fault(frames.PROTOCOL_ERROR, "headers on a stream that a client cannot open")
+        payload = _unpadded(flags, payload)
+        if flags & frames.WITH_PRIORITY:
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            self._header_block(flags, stream, payload)
+        else:
+            self._block = (stream, flags, [payload])
+
+    def _continuation(self, flags: int, stream: int, payload: bytes) -> None:
+        if self._block is None:
+            raise _Fault(frames.PROTOCOL_ERROR, "continuation without headers")
+        _, first_flags, parts = self._block
+        parts.append(payload)
+        if sum(map(len, parts)) > self.limits.max_header_block or len(parts) > 64:
+            raise _Fault(frames.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._header_block(first_flags, stream, b"".join(parts))
+
+    def _header_block(self, flags: int, stream: int, block: bytes) -> None:
+        headers = self._decoder.decode(block)
+        rpc = self.rpcs.get(stream)
+        if rpc is not None:
+            # Trailers of the client; gRPC has none, but they end its side.
+            if not flags & frames.END_STREAM or rpc.is_half_closed:
+                raise _Fault(frames.PROTOCOL_ERROR, "headers came twice")
+            rpc.ended()
+            return
+        if stream <= self._last:
+            return  # trailers of a stream that is over here
+        self._last = stream
+        if self.draining or len(self.rpcs) >= self.limits.max_streams:
+            self.out.append(frames.reset(stream, frames.REFUSED_STREAM))
+            self._controlled()
+            return
+        self._open(stream, headers, bool(flags & frames.END_STREAM))
+
+    def _open(self, stream: int, headers: list[tuple[bytes, bytes]], ends: bool) -> None:
+        metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        rpc = Rpc(self, stream, self._peer_window)
+        self.rpcs[stream] = rpc
+        if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
+            self.out.append(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream, _NOT_GRPC))
+            self.forget(rpc)
+            return
+        handler = self._acceptor(rpc, metadata.get(":path", ""), metadata)
+        if rpc.is_closed:
+            return
+        if handler is None:
+            rpc.finish(UNIMPLEMENTED, "unknown method")
+            return
+        rpc.handler = handler
+        if ends:
+            rpc.ended()
+
+    # Control
+
+    def _controlled(self) -> None:
+        """Bounds what a peer can make us do without sending requests."""
+        self._control += 1
+        if self._control > 10_000:
+            raise _Fault(frames.ENHANCE_YOUR_CALM, "too many control frames")
+
+    def _reset(self, flags: int, stream: int, payload: bytes) -> None:
+        if len(payload) != 4 or stream == 0 or stream > self._last:
+            raise _Fault(frames.PROTOCOL_ERROR, "reset of an idle stream")
+        rpc = self.rpcs.pop(stream, None)
+        if rpc is None:
+            return
+        self.blocked.discard(stream)
+        rpc.drop()
+        if self.draining and not self.rpcs:
+            self.finished = True
+
+    def _settings(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream or len(payload) % 6 or (flags & frames.ACK and payload):
+            raise _Fault(frames.FRAME_SIZE_ERROR, "malformed settings")
+        if flags & frames.ACK:
+            return
+        self._controlled()
+        for at in range(0, len(payload), 6):
+            name = int.from_bytes(payload[at : at + 2], "big")
+            value = int.from_bytes(payload[at + 2 : at + 6], "big")
+            if name == frames.SETTING_INITIAL_WINDOW:
+                if value > frames.MAX_WINDOW:
+                    raise _Fault(frames.FLOW_CONTROL_ERROR, "initial window too large")
+                for rpc in self.rpcs.values():
+                    rpc.grow(value - self._peer_window)
+                self._peer_window = value
+            elif name == frames.SETTING_MAX_FRAME:
+                if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
+                    raise _Fault(frames.PROTOCOL_ERROR, "frame size out of range")
+                self.peer_frame = value
+        self.out.append(frames.SETTINGS_ACK)
+        self._unblock()
+
+    def _ping(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream or len(payload) != 8:
+            raise _Fault(frames.FRAME_SIZE_ERROR, "malformed ping")
+        if not flags & frames.ACK:
+            self._controlled()
+            self.out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _window_update(self, flags: int, stream: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise _Fault(frames.FRAME_SIZE_ERROR, "malformed window update")
+        delta = int.from_bytes(payload, "big") & frames.MAX_WINDOW
+        if stream == 0:
+            if not delta:
+                raise _Fault(frames.PROTOCOL_ERROR, "window update of 0")
+            self.send_window += delta
+            if self.send_window > frames.MAX_WINDOW:
+                raise _Fault(frames.FLOW_CONTROL_ERROR, "connection window too large")
+            self._unblock()
+            return
+        if stream > self._last:
+            raise _Fault(frames.PROTOCOL_ERROR, "window update of an idle stream")
+        rpc = self.rpcs.get(stream)
+        if rpc is None:
+            return
+        if not delta:
+            raise _Fault(frames.PROTOCOL_ERROR, "window update of 0")
+        rpc.grow(delta)
+        if stream in self.blocked:
+            rpc.flush()
+
+    def _unblock(self) -> None:
+        for stream in list(self.blocked):
+            rpc = self.rpcs.get(stream)
+            if rpc is not None:
+                rpc.flush()
+
+    def _goaway(self, flags: int, stream: int, payload: bytes) -> None:
+        self.draining = True
+        if not self.rpcs:
+            self.finished = True
+
+    def _no_push(self, flags: int, stream: int, payload: bytes) -> None:
+        raise _Fault(frames.PROTOCOL_ERROR, "a client cannot push")
+
+    def _priority(self, flags: int, stream: int, payload: bytes) -> None:
+        self._controlled()
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & frames.PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise _Fault(frames.PROTOCOL_ERROR, "padding larger than the frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+_NOT_GRPC = b"\x08\x03415"  # :status 415, literal with indexed name
+
+_FRAMES: dict[int, Callable[[Connection, int, int, bytes], None]] = {
+    frames.DATA: Connection._padded_data,
+    frames.HEADERS: Connection._headers,
+    frames.PRIORITY: Connection._priority,
+    frames.RST_STREAM: Connection._reset,
+    frames.SETTINGS: Connection._settings,
+    frames.PUSH_PROMISE: Connection._no_push,
+    frames.PING: Connection._ping,
+    frames.GOAWAY: Connection._goaway,
+    frames.WINDOW_UPDATE: Connection._window_update,
+    frames.CONTINUATION: Connection._continuation,
+}

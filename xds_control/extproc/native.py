@@ -1,0 +1,112 @@
+"""The ext_proc service on the built-in HTTP/2 server: no task, no queue and no message object more than needed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from envoy.service.ext_proc.v3 import external_processor_pb2
+from google.protobuf.message import DecodeError
+
+from xds_control.extproc.decide import Decider, Refusal
+from xds_control.extproc.http2.connection import INTERNAL, INVALID_ARGUMENT, Rpc
+from xds_control.extproc.http2.server import Http2Server
+from xds_control.extproc.server import SERVICE, Counters, Waiter
+from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError
+
+_parse = external_processor_pb2.ProcessingRequest.FromString
+_log = structlog.get_logger("ext_proc")
+
+
+class _Call:
+    """One RPC of `Process`."""
+
+    __slots__ = ("_rpc", "_service", "_stream", "_task", "_wake")
+
+    def __init__(self, service: NativeExternalProcessor, rpc: Rpc, wake: Callable[[], None]) -> None:
+        self._service = service
+        self._rpc = rpc
+        self._wake = wake
+        self._stream = Stream(service.decider(), service.observer_factory)
+        self._task: asyncio.Task[None] | None = None
+
+    def message(self, data: bytes) -> None:
+        stream, rpc = self._stream, self._rpc
+        try:
+            found = stream.receive(_parse(data), self._service.clock())
+        except (StreamError, DecodeError) as error:
+            self._failed(error)
+            return
+        for answer in found:
+            rpc.send(answer)
+        if stream.done:
+            rpc.finish()
+        elif stream.held is not None and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        stream, wait = self._stream, self._service.wait
+        try:
+            assert stream.held is not None
+            assert stream.held.hold is not None
+            if wait is None:
+                raise StreamError("a request is held but nothing can let it in")
+            refusal: Refusal | None = await wait(stream.held.hold)
+            for answer in stream.resume(refusal, self._service.clock()):
+                self._rpc.send(answer)
+            if stream.done:
+                self._rpc.finish()
+        except StreamError as error:
+            self._failed(error)
+        self._task = None
+        self._wake()
+
+    def _failed(self, error: Exception) -> None:
+        self._service.counters.failed += 1
+        status = INVALID_ARGUMENT if isinstance(error, ProtocolViolation | DecodeError) else INTERNAL
+        _log.warning("ext_proc_stream_failed", error=str(error), status=status)
+        self._rpc.finish(status, str(error))
+
+    def half_closed(self) -> None:
+        # Nothing more is to come; what was not decided by now never will be.
+        if self._stream.held is None:
+            self._rpc.finish()
+
+    def closed(self) -> None:
+        counters = self._service.counters
+        counters.streams -= 1
+        if not self._stream.done:
+            counters.cancelled += 1
+        if self._task is not None:
+            self._task.cancel()
+        self._stream.closed()
+
+
+class NativeExternalProcessor:
+    """Serves `Process` on an Http2Server. Arguments as for `ExternalProcessorService`."""
+
+    def __init__(
+        self,
+        decider: Callable[[], Decider],
+        *,
+        wait: Waiter | None = None,
+        observer_factory: Callable[..., Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.decider = decider
+        self.wait = wait
+        self.observer_factory = observer_factory
+        self.clock = clock
+        self.counters = Counters()
+
+    def add_to(self, server: Http2Server) -> None:
+        """Registers the service."""
+        server.add(f"/{SERVICE}/Process", self._serve)
+
+    def _serve(self, rpc: Rpc, metadata: dict[str, str], wake: Callable[[], None]) -> _Call:
+        self.counters.streams += 1
+        self.counters.requests += 1
+        return _Call(self, rpc, wake)
