@@ -1,0 +1,95 @@
+"""Time of one pick among 100 and 1000 endpoints: full cost, prefix match on 64 hashes, charge and remembering.
+
+    python -m tests.bench.pick [--seconds N]
+
+A third of the requests extend a known prompt, a third repeat one, a third are new behind a shared first block.
+Scrapes arrive as they would, between the timed picks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+
+from tests.unit.routing.fleet import endpoint, facts, pool
+from xds_control.policy.picker import PickerPolicy
+from xds_control.routing.picker import Picker
+
+BLOCKS = 64
+TOKENS = 64
+
+
+def chain(rng: random.Random, head: tuple[int, ...], blocks: int) -> tuple[int, ...]:
+    """`head` and further random hashes up to so many blocks."""
+    return head[:blocks] + tuple(rng.getrandbits(64) for _ in range(blocks - len(head)))
+
+
+def microseconds(endpoints: int, seconds: float, seed: int = 1) -> float:
+    """Median over batches of the mean time of one pick."""
+    rng = random.Random(seed)
+    picker = Picker(PickerPolicy(), seed)
+    now = 1000.0
+    shared = rng.getrandbits(64)
+    totals = tuple((i + 1) * TOKENS for i in range(BLOCKS))
+    known: list[tuple[int, ...]] = []
+
+    def snapshot() -> None:
+        rows = [
+            endpoint(
+                i,
+                running=rng.randrange(16),
+                waiting=rng.choice((0, 0, 0, 2)),
+                kv_usage=rng.uniform(0.1, 0.55),
+                at=now,
+                num_blocks=60_000,
+            )
+            for i in range(endpoints)
+        ]
+        picker.update({"p": pool("p", rows)}, now)
+
+    def request() -> tuple[int, ...]:
+        kind = rng.random()
+        if known and kind < 1 / 3:
+            return rng.choice(known)
+        if known and kind < 2 / 3:
+            return chain(rng, rng.choice(known)[:48], BLOCKS)
+        return chain(rng, (shared,), BLOCKS)
+
+    snapshot()
+    batches: list[float] = []
+    until = time.perf_counter() + seconds
+    warm = 0
+    while time.perf_counter() < until or len(batches) < 3:
+        now += 0.2
+        snapshot()
+        jobs = []
+        for _ in range(200):
+            keys = request()
+            known.append(keys)
+            jobs.append(facts(keys=keys, totals=totals, prompt=BLOCKS * TOKENS, output=200))
+        del known[:-2000]
+        begin = time.thread_time()
+        for job in jobs:
+            now += 0.0005
+            picker.pick(job, "p", now)
+        spent = (time.thread_time() - begin) / len(jobs)
+        warm += 1
+        if warm > 3:
+            batches.append(spent)
+    return statistics.median(batches) * 1e6
+
+
+def main() -> None:
+    """Prints one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    seconds = parser.parse_args().seconds / 2
+    result = {"us_100": round(microseconds(100, seconds), 1), "us_1000": round(microseconds(1000, seconds), 1)}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

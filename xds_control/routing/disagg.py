@@ -1,0 +1,41 @@
+"""Prefill and decode on different endpoints: when to split a request, and how the connectors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xds_control.policy import headers
+from xds_control.policy.picker import DisaggPolicy
+from xds_control.routing.subset import split_address
+
+BOOTSTRAP_HOST = "x-sglang-bootstrap-host"
+BOOTSTRAP_PORT = "x-sglang-bootstrap-port"
+BOOTSTRAP_ROOM = "x-sglang-bootstrap-room"
+
+
+def wants_split(policy: DisaggPolicy, prompt_tokens: int, uncached_tokens: float) -> bool:
+    """Whether a request of this size should be prefilled elsewhere."""
+    if policy.mode == "always":
+        return True
+    if policy.mode == "off":
+        return False
+    return uncached_tokens > policy.uncached_tokens and prompt_tokens >= policy.prompt_tokens
+
+
+def connector_headers(policy: DisaggPolicy, prefill: str, decode: str, request_id: str, room: int) -> Mapping[str, str]:
+    """Request headers that tell the decode side where its prefill runs.
+
+    llm-d: its sidecar reads `x-prefiller-host-port`. vllm: the P2P NCCL connector finds both addresses in the
+    request id. sglang: bootstrap host, port and a random room (0 .. 2**63), which a sidecar puts into both bodies.
+    """
+    if not prefill:
+        return {}
+    found = {headers.PREFILL: prefill}
+    if policy.connector == "vllm":
+        found["x-request-id"] = f"___prefill_addr_{prefill}___decode_addr_{decode}_{request_id}"
+    elif policy.connector == "sglang":
+        host, _ = split_address(prefill)
+        found[BOOTSTRAP_HOST] = host
+        found[BOOTSTRAP_PORT] = str(policy.bootstrap_port)
+        found[BOOTSTRAP_ROOM] = str(room & 0x7FFFFFFFFFFFFFFF)
+    return found

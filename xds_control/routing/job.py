@@ -1,0 +1,141 @@
+"""One request on its way through the picker: what it needs, who may serve it, who has how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xds_control.inspect.facts import RequestFacts
+from xds_control.policy.picker import ProfilePolicy
+from xds_control.routing.affinity import ranks
+from xds_control.routing.prefix_index import Levels, indices, pack
+from xds_control.routing.slots import INFINITE, Columns, Floats, PoolSlots
+
+_LEVELS = 12
+
+
+class Job:
+    """Working state of one pick. prompt, output: tokens. need: KV tokens with margin. allowed: endpoints as bits."""
+
+    __slots__ = (
+        "allowed",
+        "columns",
+        "facts",
+        "hit_tokens",
+        "keys",
+        "levels",
+        "lora",
+        "model",
+        "name",
+        "need",
+        "now",
+        "output",
+        "packed",
+        "pinned",
+        "profile",
+        "prompt",
+        "slots",
+        "tie_key",
+        "totals",
+    )
+
+    def __init__(
+        self,
+        slots: PoolSlots,
+        facts: RequestFacts,
+        name: str,
+        profile: ProfilePolicy,
+        allowed: int,
+        now: float,
+        model: str,
+    ) -> None:
+        self.slots = slots
+        self.facts = facts
+        self.name = name
+        self.profile = profile
+        self.columns: Columns = slots.columns[profile.cost]
+        self.allowed = allowed
+        self.now = now
+        self.prompt = facts.prompt_tokens
+        limit = facts.max_output_tokens
+        output = facts.expected_output_tokens or int(slots.rates.now.output)
+        self.output = output if limit is None or limit > output else max(1, limit)
+        self.need = (self.prompt + self.output) * (1.0 + profile.cost.kv_margin)
+        self.model = model or facts.model
+        self.lora = facts.lora or (self.model if self.model in slots.loras else "")
+        self.keys: Sequence[int] = ()
+        self.totals: Sequence[int] = ()
+        self.packed = b""
+        self.levels: Levels = []
+        self.hit_tokens = 0
+        self.tie_key: int | None = facts.session_key or None
+        self.pinned: int | None = None
+
+    def match(self, keys: Sequence[int], totals: Sequence[int]) -> None:
+        """Looks the prompt's blocks up in the index."""
+        if len(keys) != len(totals):
+            count = min(len(keys), len(totals))
+            keys, totals = keys[:count], totals[:count]
+        self.keys, self.totals = keys, totals
+        self.packed = pack(keys)
+        levels = self.slots.index.match(keys, self.packed, self.allowed)
+        if len(levels) > _LEVELS:
+            # Many short steps: the longest matches stay exact, the shorter ones are merged downwards.
+            merged: Levels = []
+            bits = 0
+            for _, some in levels[1:-_LEVELS]:
+                bits |= some
+            merged.append((levels[0][0], levels[0][1] | bits))
+            levels = merged + levels[-_LEVELS:]
+        self.levels = levels
+        deepest = levels[-1][0] if levels else 0
+        self.hit_tokens = totals[deepest - 1] if deepest else 0
+        if self.tie_key is None:
+            # What comes after the shared part is what tells request groups apart: every picker finds the same key.
+            self.tie_key = keys[deepest] if deepest < len(keys) else keys[-1]
+
+    def price(self) -> Floats:
+        """Total cost of every slot in seconds, infinite where it may not go. The array is the pool's own scratch."""
+        slots, columns = self.slots, self.columns
+        vector = slots.vector
+        vector[0] = self.prompt
+        vector[1] = self.output
+        vector[2] = self.prompt + self.output
+        costs = slots.costs
+        columns.matrix.dot(vector, out=costs)
+        costs += slots.wait(self.now)
+        if self.need > slots.kv_floor:
+            costs += slots.kv_wait(self.need)
+        matched = slots.matched
+        if slots.matched_dirty:
+            matched.fill(0)
+            slots.matched_dirty = False
+        if self.levels:
+            slots.matched_dirty = True
+            per_token, totals = columns.per_token, self.totals
+            most = self.prompt - 1
+            for blocks, bits in self.levels:
+                tokens = min(totals[blocks - 1], most)
+                if tokens <= 0:
+                    continue
+                if bits & (bits - 1) == 0:
+                    i = bits.bit_length() - 1
+                    costs[i] -= per_token[i] * tokens
+                    matched[i] = tokens
+                else:
+                    places = slots.places(bits)
+                    costs[places] -= per_token[places] * tokens
+                    matched[places] = tokens
+        if self.allowed != slots.eligible_bits:
+            costs[slots.outside(self.allowed)] = INFINITE
+        if self.lora and slots.loras:
+            costs += slots.lora_cost(self.lora, self.profile.cost)
+        return costs
+
+    def rendezvous(self, places: Sequence[int], key: int) -> list[int]:
+        """These slots from the key's home down."""
+        found = ranks(self.slots.seeds[list(places)], key)
+        return [places[int(i)] for i in found.argsort()[::-1]]
+
+    def candidates(self) -> list[int]:
+        """Slots that may serve it."""
+        return indices(self.allowed)

@@ -1,0 +1,527 @@
+"""The endpoint picker: filters, a price for every endpoint, the least of them. Pure: no clock, no I/O.
+
+One picker belongs to one processor. It is told of snapshots, of ends from the access log and of what its peers
+did, and charges its own picks at once. docs/picker.md has the formula and the evidence.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from xds_control.fleet.snapshot import PoolSnapshot
+from xds_control.inspect.facts import RequestFacts
+from xds_control.policy.picker import PickerPolicy, ProfilePolicy
+from xds_control.routing import choose
+from xds_control.routing import pick as reasons
+from xds_control.routing.disagg import wants_split
+from xds_control.routing.explain import Candidate, Record, Records
+from xds_control.routing.filters import allow
+from xds_control.routing.job import Job
+from xds_control.routing.learn import learn, sent
+from xds_control.routing.outcome import SICK, FinishedLike
+from xds_control.routing.pick import Pick
+from xds_control.routing.prefix_index import pack
+from xds_control.routing.sessions import Sessions, make_token, read_token
+from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState, Share
+from xds_control.routing.slots import INFINITE, Floats, PoolSlots, Slot
+
+_MOST_SHARED = 20_000
+"""Prefix additions kept between two calls of `drain_share`; the oldest go first."""
+
+
+class Picker:
+    """Names endpoints. Not thread-safe; one per processor.
+
+    policy: what to do. seed: of the random choices (weighted-random, power-of-two, requests without any key).
+    """
+
+    def __init__(self, policy: PickerPolicy, seed: int = 0) -> None:
+        self._policy = policy
+        self._profiles = policy.named()
+        self._rng = random.Random(seed)
+        self._pools: dict[str, PoolSlots] = {}
+        self._where: dict[str, list[PoolSlots]] = {}
+        self._sessions = Sessions(max((p.session.remembered for p in self._profiles.values()), default=0))
+        self._added: list[PrefixAdd] = []
+        self._since_record = 0
+        self._record_each = round(1.0 / policy.record_share) if policy.record_share > 0 and policy.records else 0
+        self.records = Records(policy.records)
+
+    @property
+    def policy(self) -> PickerPolicy:
+        """What it works by."""
+        return self._policy
+
+    @property
+    def index_bytes(self) -> int:
+        """Estimated memory of the prefix indexes."""
+        return sum(slots.index.estimated_bytes for slots in self._pools.values())
+
+    def pool(self, name: str) -> PoolSlots | None:
+        """The working state of a pool, for tests and explanations."""
+        return self._pools.get(name)
+
+    def update(self, pools: Mapping[str, PoolSnapshot], now: float) -> None:
+        """Takes the pools of a new snapshot. Endpoints and pools that are gone are forgotten."""
+        for name in [name for name in self._pools if name not in pools]:
+            del self._pools[name]
+        for name, snapshot in pools.items():
+            slots = self._pools.get(name)
+            if slots is None:
+                slots = self._pools[name] = PoolSlots(name, self._policy, list(self._profiles.values()))
+            slots.update(snapshot, now)
+        self._where = {}
+        for slots in self._pools.values():
+            for address in slots.by_address:
+                self._where.setdefault(address, []).append(slots)
+
+    def pick(
+        self,
+        facts: RequestFacts,
+        pool: str,
+        now: float,
+        *,
+        subset: Sequence[str] | None = None,
+        only: Sequence[str] | None = None,
+        profile: str = "",
+        model: str = "",
+        slo_ttft_s: float | None = None,
+        token: str = "",
+        prefill_token: str = "",
+        want_scores: bool = False,
+        request_id: str = "",
+    ) -> Pick:
+        """Picks for one request and charges the pick at once.
+
+        subset: the data plane's hint, None = none given. only: a further restriction by test header. profile: name;
+        "" = as policy says. model: name that the engine will see, when it differs. slo_ttft_s: the class's target,
+        for shedding. token, prefill_token: session tokens that the client sent. Never raises for a request's content.
+        """
+        slots = self._pools.get(pool)
+        if slots is None:
+            return Pick(reason=reasons.NO_POOL)
+        job = self._job(slots, facts, now, subset, only, profile, model, token)
+        if isinstance(job, Pick):
+            return job
+        costs, chosen, reason, scores = self._choose(job, want_scores)
+        if chosen < 0:
+            return Pick(reason=reason, profile=job.name)
+        slot = slots.at(chosen)
+        answer = self._price(job, slot, costs, reason)
+        if job.profile.shed.enabled and slo_ttft_s is not None:
+            refused = self._shed(job, answer, slo_ttft_s)
+            if refused is not None:
+                return refused
+        answer.addresses = self._ordered(job, slot, costs)
+        if scores is not None:
+            answer.scores = scores
+        if self._record_each:
+            self._since_record += 1
+            if self._since_record >= self._record_each:
+                self._since_record = 0
+                self.records.keep(self._record(job, answer, costs, request_id))
+        uncached = job.prompt - answer.matched_tokens
+        if slots.prefill_bits and wants_split(job.profile.disagg, job.prompt, uncached):
+            uncached = self._split(job, slot, answer, prefill_token)
+        self._charge(job, slot, max(0, uncached))
+        if job.profile.session.token_header:
+            answer.token = make_token(slots.name, slot.address)
+            if answer.prefill:
+                answer.prefill_token = make_token(slots.name, answer.prefill)
+        return answer
+
+    def finished(
+        self,
+        outcome: FinishedLike,
+        now: float,
+        *,
+        ended_at: float | None = None,
+        ahead_tokens: float | None = None,
+        batch: float | None = None,
+    ) -> None:
+        """A request ended, whoever picked for it: discharges it and learns from it.
+
+        ended_at: monotonic seconds of its end where known better than `now`. ahead_tokens, batch: as its pick said.
+        """
+        slots = self._pools.get(outcome.pool)
+        if slots is None:
+            return
+        ended = now if ended_at is None else min(ended_at, now)
+        started = ended - (outcome.e2e_s or 0.0)
+        served = slots.by_address.get(outcome.endpoint)
+        picked = slots.by_address.get(outcome.pick) if outcome.pick else None
+        if picked is not None and picked is not served:
+            picked.flight.moved(started)
+            # It went elsewhere: the pick refused it, unless the request never left Envoy.
+            if outcome.attempts > 1 or (served is None and outcome.kind in SICK and outcome.attempts > 0):
+                self._rest(slots, picked, now)
+            slots.price(picked)
+        if served is None:
+            return
+        # A request that we did not send here counts here only if a scrape saw it.
+        if picked is served or started <= served.flight.anchored_at:
+            served.flight.end(started, ended)
+        served.done_at = max(served.done_at, ended)
+        if served.kv_capacity != INFINITE and ended > served.kv_at:
+            held = (outcome.prompt_tokens or outcome.prompt_tokens_est or 0) + (
+                outcome.completion_tokens or outcome.output_tokens_est or 0
+            )
+            served.kv_used = max(0.0, served.kv_used - held)
+        if outcome.kind in SICK:
+            self._rest(slots, served, now)
+        elif outcome.kind == "ok":
+            served.failures = 0
+            learn(slots, served, outcome, ahead_tokens, batch, self._policy, now)
+        slots.price(served)
+
+    def failed(self, address: str, now: float) -> None:
+        """An attempt at an endpoint failed: it rests, doubling with each failure in a row."""
+        for slots in self._where.get(address, ()):
+            self._rest(slots, slots.by_address[address], now)
+
+    def merge_peers(self, peers: Peers, now: float) -> None:
+        """Takes what the other processors did: prefixes sent since, outstanding work as it stands, speeds observed."""
+        for added in peers.prefixes:
+            keys, tokens = added.keys, added.tokens
+            if not keys or len(keys) != len(tokens):
+                continue
+            for slots in self._where.get(added.endpoint, ()):
+                slots.index.add(slots.by_address[added.endpoint].index, keys, pack(keys), tokens, now)
+        told: dict[str, Outstanding] = {one.endpoint: one for one in peers.outstanding}
+        for slots in self._pools.values():
+            for slot in slots.each():
+                one = told.get(slot.address)
+                tokens_there = max(0, one.prefill_tokens) if one is not None else 0
+                requests = one.requests if one is not None else 0
+                if tokens_there == 0 and slot.peer_tokens == 0 and requests == slot.flight.peers:
+                    continue
+                slot.flight.set_peers(float(requests))
+                slot.peer_tokens = float(tokens_there)
+                rate = float(slots.prefill[slot.index]) or 1e-9
+                ahead = (slot.flight.unread(now, rate) + tokens_there) * rate
+                slots.busy[slot.index] = max(now + ahead, min(float(slots.busy[slot.index]), slot.told_busy_until))
+                slots.price(slot)
+        for state in peers.rates:
+            found = self._pools.get(state.pool)
+            if found is not None:
+                found.rates.merge({state.endpoint: state.state})
+
+    def drain_share(self, now: float) -> Share:
+        """What the peers should know: prefixes and speeds since the last call, outstanding work as it stands."""
+        share = Share(prefixes=self._added)
+        self._added = []
+        for slots in self._pools.values():
+            for slot in slots.each():
+                rate = float(slots.prefill[slot.index]) or 1e-9
+                unread = int(slot.flight.unread(now, rate))
+                own = slot.flight.own
+                if own or unread:
+                    output = int(max(0, own) * slots.rates.now.output)
+                    share.outstanding.append(Outstanding(slot.address, own, unread, output))
+            for endpoint, state in slots.rates.drain().items():
+                share.rates.append(RateState(slots.name, endpoint, state))
+        return share
+
+    def explain(
+        self,
+        facts: RequestFacts,
+        pool: str,
+        now: float,
+        *,
+        subset: Sequence[str] | None = None,
+        profile: str = "",
+        model: str = "",
+        token: str = "",
+        limit: int = 0,
+    ) -> Record:
+        """What `pick` would do and why, without doing it. limit: most candidates in the record, 0 = all."""
+        slots = self._pools.get(pool)
+        if slots is None:
+            return Record(now, pool, "", facts.model, facts.prompt_tokens, 0, 0, False, Pick(reason=reasons.NO_POOL))
+        state = self._rng.getstate()
+        job = self._job(slots, facts, now, subset, None, profile, model, token)
+        if isinstance(job, Pick):
+            return Record(now, pool, "", facts.model, facts.prompt_tokens, 0, 0, bool(facts.session_key), job)
+        costs, chosen, reason, scores = self._choose(job, True)
+        self._rng.setstate(state)
+        if chosen < 0:
+            return self._record(job, Pick(reason=reason, profile=job.name), costs, "", limit)
+        slot = slots.at(chosen)
+        answer = self._price(job, slot, costs, reason)
+        answer.addresses = self._ordered(job, slot, costs)
+        if scores is not None:
+            answer.scores = scores
+        return self._record(job, answer, costs, "", limit)
+
+    def _profile(self, name: str, facts: RequestFacts, model: str, pool: str) -> tuple[str, ProfilePolicy]:
+        profiles = self._profiles
+        if name:
+            found = profiles.get(name)
+            if found is not None:
+                return name, found
+        for choice in self._policy.use:
+            if choice.matches(model or facts.model, facts.service_class, pool):
+                return choice.profile, profiles[choice.profile]
+        return "default", profiles["default"]
+
+    def _job(
+        self,
+        slots: PoolSlots,
+        facts: RequestFacts,
+        now: float,
+        subset: Sequence[str] | None,
+        only: Sequence[str] | None,
+        profile: str,
+        model: str,
+        token: str,
+    ) -> Job | Pick:
+        allowed = slots.eligible_bits
+        if not allowed:
+            return Pick(reason=reasons.NO_ENDPOINTS)
+        if subset is not None:
+            allowed &= slots.resolve(subset)
+            if not allowed:
+                return Pick(reason=reasons.SUBSET_EMPTY)
+        name, chosen = self._profile(profile, facts, model, slots.name)
+        job = Job(slots, facts, name, chosen, allowed, now, model)
+        if token:
+            named = read_token(token)
+            if named is not None:
+                pinned = slots.find(named[1])
+                if pinned is not None and 1 << pinned.index & allowed:
+                    job.pinned = pinned.index
+        refused = allow(job, self._policy.limits, only)
+        if refused:
+            return Pick(reason=refused, profile=name)
+        if self._policy.prefix.enabled and facts.prefix_keys:
+            job.match(facts.prefix_keys, facts.prefix_tokens)
+        return job
+
+    def _choose(self, job: Job, want_scores: bool) -> tuple[Floats, int, str, dict[str, float] | None]:
+        """Costs of all slots, the chosen one, why, and scores where asked for."""
+        costs = job.price()
+        rule = job.profile.rule
+        if job.pinned is not None and rule != "scorers" and costs[job.pinned] < INFINITE:
+            chosen, reason = job.pinned, reasons.SESSION
+        else:
+            home = choose.session(job, costs, self._sessions) if job.facts.session_key and rule != "scorers" else None
+            if home is not None:
+                chosen, reason = home, reasons.SESSION
+            elif rule == "least-cost":
+                chosen, reason = choose.least_cost(job, costs, self._rng)
+            elif rule == "affinity":
+                chosen, reason = choose.affinity(job, costs, self._rng)
+            else:
+                if job.pinned is None and job.facts.session_key and "session-affinity" in job.profile.scorers:
+                    job.pinned = job.rendezvous(job.candidates(), job.facts.session_key)[0]
+                chosen, reason, places, scores = choose.scored(job, costs, self._rng)
+                if want_scores:
+                    addresses = [job.slots.at(i).address for i in places]
+                    return costs, chosen, reason, dict(zip(addresses, (float(s) for s in scores), strict=True))
+                return costs, chosen, reason, None
+        if want_scores and chosen >= 0:
+            # Least cost is the best score: the share of the pick's cost in each one's.
+            low = max(1e-9, float(costs.min()))
+            found = {
+                job.slots.at(i).address: low / max(low, float(costs[i]))
+                for i in job.candidates()
+                if costs[i] < INFINITE
+            }
+            return costs, chosen, reason, found
+        return costs, chosen, reason, None
+
+    def _price(self, job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
+        """The pick with its parts."""
+        slots, i = job.slots, slot.index
+        rate = float(slots.prefill[i])
+        matched = int(slots.matched[i]) if slots.matched_dirty else 0
+        uncached = job.prompt - matched
+        wait = max(0.0, float(slots.busy[i]) - job.now)
+        prefill = rate * uncached
+        kv_wait = 0.0
+        if job.need > slots.kv_floor:
+            kv_wait = max(0.0, job.need - float(slots.free[i])) * float(slots.release[i])
+        columns = job.columns
+        fixed = float(columns.fixed[i])
+        if job.lora and slots.loras:
+            fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
+        rates = slots.rates.now
+        return Pick(
+            reason=reason,
+            profile=job.name,
+            matched_tokens=matched,
+            uncached_tokens=uncached,
+            expected_ttft_s=wait + prefill + kv_wait + fixed + rates.overhead,
+            cost_s=float(costs[i]),
+            wait_s=wait,
+            prefill_s=prefill,
+            kv_wait_s=kv_wait,
+            interference_s=(float(columns.per_token[i]) - rate) * uncached,
+            decode_s=float(columns.per_output[i]) * job.output,
+            memory_s=float(columns.per_need[i]) * (job.prompt + job.output),
+            fixed_s=fixed,
+            ahead_tokens=int(wait / rate) if rate > 0 else 0,
+            batch=slot.flight.count,
+            candidates=job.allowed.bit_count(),
+        )
+
+    def _shed(self, job: Job, answer: Pick, slo_ttft_s: float) -> Pick | None:
+        policy = job.profile.shed
+        bound = policy.slo_share * slo_ttft_s
+        if answer.expected_ttft_s <= bound:
+            return None
+        expected = choose.expected_ttft(job)
+        best = float(expected.min()) + job.slots.rates.now.overhead
+        if best <= bound:
+            return None
+        answer.reason = reasons.SHED
+        answer.shed = True
+        answer.expected_ttft_s = best
+        answer.retry_after_s = max(policy.retry_after_s, best - bound)
+        return answer
+
+    def _ordered(self, job: Job, slot: Slot, costs: Floats) -> tuple[str, ...]:
+        """The pick and the next best ones, for retries."""
+        count = self._policy.fallbacks
+        if count == 1:
+            return (slot.address,)
+        slots = job.slots
+        order = [slot.address]
+        kept = [(slot.index, costs[slot.index])]
+        costs[slot.index] = INFINITE
+        while len(order) < count:
+            i = int(costs.argmin())
+            cost = costs[i]
+            if cost == INFINITE:
+                break
+            order.append(slots.at(i).address)
+            kept.append((i, cost))
+            costs[i] = INFINITE
+        for i, cost in kept:
+            costs[i] = cost
+        return tuple(order)
+
+    def _charge(self, job: Job, slot: Slot, uncached: int) -> None:
+        """Counts the pick where it went, before anybody reports it."""
+        slots, i, now = job.slots, slot.index, job.now
+        work = uncached * float(slots.prefill[i])
+        busy = float(slots.busy[i])
+        ready = (busy if busy > now else now) + work
+        slots.busy[i] = ready
+        slots.given[i] += work + 0.002
+        slots.picked[i] = now
+        need = float(job.prompt + job.output)
+        slot.flight.pick(now, uncached, need, ready)
+        slot.kv_used += need
+        sent(slot, uncached, now)
+        slots.price(slot)
+        if job.keys:
+            if not job.levels:
+                slot.without_hit_at = now
+            self._remember(job, slot)
+
+    def _remember(self, job: Job, slot: Slot) -> None:
+        prefix = self._policy.prefix
+        index = job.slots.index
+        new = index.add(slot.index, job.keys, job.packed, job.totals, job.now)
+        if prefix.output_cached:
+            index.add_output(slot.index, job.output, job.now)
+        if new:
+            self._added.append(PrefixAdd(slot.address, tuple(job.keys), tuple(job.totals)))
+            if len(self._added) > _MOST_SHARED:
+                del self._added[: _MOST_SHARED // 4]
+
+    def _split(self, job: Job, decode: Slot, answer: Pick, token: str) -> int:
+        """Chooses a prefill endpoint. Returns the uncached tokens that are left for the decode endpoint."""
+        slots = job.slots
+        best: Slot | None = None
+        least = INFINITE
+        pinned = read_token(token) if token else None
+        levels = slots.index.match(job.keys, job.packed, slots.prefill_bits) if job.keys else []
+        seen = {i: job.totals[blocks - 1] for blocks, bits in levels for i in slots.places(bits)}
+        moved = 0
+        for slot in slots.of_bits(slots.prefill_bits):
+            if slot.rest_until > job.now:
+                continue
+            i = slot.index
+            uncached = max(0, job.prompt - seen.get(i, 0))
+            cost = max(0.0, float(slots.busy[i]) - job.now) + float(job.columns.per_token[i]) * uncached
+            cost += 1e-6 * float(slots.given[i])
+            if pinned is not None and pinned[1] in (slot.address, slot.endpoint.endpoint.name):
+                cost = -1.0
+            if cost < least:
+                best, least, moved = slot, cost, uncached
+        if best is None:
+            return job.prompt - answer.matched_tokens
+        answer.prefill = best.address
+        transfer = job.profile.disagg.transfer_s_per_token * job.prompt
+        rate = float(slots.prefill[best.index])
+        answer.wait_s = max(0.0, float(slots.busy[best.index]) - job.now)
+        answer.prefill_s = rate * moved
+        answer.expected_ttft_s = answer.wait_s + answer.prefill_s + transfer + slots.rates.now.overhead
+        self._charge(job, best, moved)
+        return 0
+
+    def _rest(self, slots: PoolSlots, slot: Slot, now: float) -> None:
+        if now < slot.rest_until:
+            return  # several failures at once are one
+        limits = self._policy.limits
+        slot.failures += 1
+        rest = min(limits.rest_s * 2.0 ** min(slot.failures - 1, 16), limits.rest_max_s)
+        if rest <= 0.0:
+            return
+        slot.rest_until = now + rest
+        slots.resting.append(slot)
+
+    def _record(self, job: Job, answer: Pick, costs: Floats, identifier: str, limit: int = 8) -> Record:
+        slots = job.slots
+        order = sorted(job.candidates(), key=lambda i: float(costs[i]))
+        total = len(order)
+        if limit:
+            order = order[:limit]
+        candidates = []
+        for i in order:
+            slot = slots.at(i)
+            one = self._price(job, slot, costs, "")
+            candidates.append(
+                Candidate(
+                    slot.address,
+                    one.cost_s,
+                    one.expected_ttft_s,
+                    one.wait_s,
+                    one.prefill_s,
+                    one.kv_wait_s,
+                    one.interference_s,
+                    one.decode_s,
+                    one.memory_s,
+                    one.fixed_s,
+                    one.matched_tokens,
+                    slot.flight.count,
+                    slot.speed,
+                    None if answer.scores is None else answer.scores.get(slot.address),
+                    "" if one.cost_s < INFINITE else "at its limit",
+                )
+            )
+        if not limit:
+            shown = slots.eligible_bits & ~job.allowed
+            for slot in slots.each():
+                if shown >> slot.index & 1 or not slots.eligible_bits >> slot.index & 1:
+                    why = "filtered" if shown >> slot.index & 1 else slot.endpoint.why or slot.endpoint.state.value
+                    zero = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+                    candidates.append(
+                        Candidate(slot.address, *zero, 0, slot.flight.count, slot.speed, None, why or "not pickable")
+                    )
+        return Record(
+            job.now,
+            slots.name,
+            identifier,
+            job.facts.model,
+            job.prompt,
+            job.output,
+            len(job.keys),
+            bool(job.facts.session_key),
+            answer,
+            candidates,
+            total,
+        )

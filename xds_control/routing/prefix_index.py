@@ -1,0 +1,301 @@
+"""Which endpoint is believed to hold which prefix: a radix tree over chained block hashes, bounded in bytes.
+
+A block's hash covers everything before it, so a run of blocks is found by its first hash alone and no
+parent links are needed. A run knows its holders as the bits of one integer; walking a request's hashes
+ANDs these sets, so only contiguous matches count and the cost is one step per run, not per block.
+
+Each endpoint has its own least-recently-used order and its own size in tokens, because that is what the
+engine has. Within one use the deepest run goes first, as in the engines: a prefix outlives its branches.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+RUN_BLOCKS = 16
+"""Most blocks in a run that is recorded at once: the grain of eviction."""
+
+_RUN_BYTES = 420
+_BLOCK_BYTES = 12
+_HOLD_BYTES = 210
+_NO_KEYS = b""
+
+Levels = list[tuple[int, int]]
+"""(blocks matched, set of endpoints as bits) from the shortest to the longest match; the sets are disjoint."""
+
+_packers: list[struct.Struct] = []
+
+
+def pack(keys: Sequence[int]) -> bytes:
+    """64-bit hashes as bytes, 8 each, so that runs compare by memcmp."""
+    count = len(keys)
+    while len(_packers) <= count and len(_packers) <= 1024:
+        _packers.append(struct.Struct(f"<{len(_packers)}Q"))
+    packer = _packers[count] if count <= 1024 else struct.Struct(f"<{count}Q")
+    return packer.pack(*keys)
+
+
+def indices(bits: int) -> list[int]:
+    """Places of the ones of `bits`, ascending."""
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
+def _common(keys: bytes, at: int, run: bytes) -> int:
+    """How many leading blocks of `run` stand in `keys` from byte `at` on."""
+    low, high = 0, min(len(run), len(keys) - at) // 8
+    while low < high:
+        middle = (low + high + 1) // 2
+        if keys[at + low * 8 : at + middle * 8] == run[low * 8 : middle * 8]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _Run:
+    """Consecutive blocks with the same holders. `sizes`: tokens of each block. `last`: endpoint → time of last use.
+    `rest`: the run that was split off behind it, for which old entries of the use order stand too."""
+
+    __slots__ = ("bits", "first", "keys", "last", "rest", "sizes", "tokens")
+
+    def __init__(self, first: int, keys: bytes, sizes: array[int]) -> None:
+        self.first = first
+        self.keys = keys
+        self.sizes = sizes
+        self.tokens = sum(sizes)
+        self.bits = 0
+        self.last: dict[int, float] = {}
+        self.rest: _Run | None = None
+
+
+_Use = tuple[float, "_Run | int"]
+
+
+class _Holder:
+    """One endpoint's side: uses in order of time, tokens believed held, tokens that fit, runs held."""
+
+    __slots__ = ("capacity", "compact_at", "runs", "tokens", "uses")
+
+    def __init__(self, capacity: float) -> None:
+        self.uses: deque[_Use] = deque()
+        self.tokens = 0
+        self.capacity = capacity
+        self.runs = 0
+        self.compact_at = 256
+
+
+class PrefixIndex:
+    """Prefixes by endpoint slot (a small integer). One per pool.
+
+    budget_bytes: what it may take by its own estimate. ttl_s: unused prefixes are forgotten after this.
+    """
+
+    def __init__(self, budget_bytes: int, ttl_s: float) -> None:
+        self.budget_bytes = budget_bytes
+        self.ttl_s = ttl_s
+        self._runs: dict[int, _Run] = {}
+        self._blocks = 0
+        self._holds = 0
+        self._holders: dict[int, _Holder] = {}
+        self.live = 0
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Memory of the index as estimated from its counts."""
+        return len(self._runs) * _RUN_BYTES + self._blocks * _BLOCK_BYTES + self._holds * _HOLD_BYTES
+
+    @property
+    def blocks(self) -> int:
+        """Distinct blocks known."""
+        return self._blocks
+
+    def held_tokens(self, slot: int) -> int:
+        """Tokens believed cached at an endpoint."""
+        holder = self._holders.get(slot)
+        return holder.tokens if holder else 0
+
+    def set_capacity(self, slot: int, tokens: float) -> None:
+        """Says how many tokens fit at an endpoint; what no longer fits is forgotten, least recently used first."""
+        holder = self._holders.get(slot)
+        if holder is None:
+            self._holders[slot] = _Holder(tokens)
+            self.live |= 1 << slot
+        else:
+            holder.capacity = tokens
+            if holder.tokens > tokens:
+                self._fit(slot, holder)
+
+    def match(self, first: Sequence[int], keys: bytes, live: int) -> Levels:
+        """Who of `live` holds how many leading blocks. first: the hashes; keys: the same, packed."""
+        runs = self._runs
+        count = len(first)
+        at = 0
+        alive = live & self.live
+        levels: Levels = []
+        while at < count:
+            run = runs.get(first[at])
+            if run is None:
+                break
+            holders = alive & run.bits
+            if holders != alive:
+                if at:
+                    levels.append((at, alive & ~holders))
+                alive = holders
+                if not holders:
+                    break
+            end = at * 8 + len(run.keys)
+            if keys[at * 8 : end] != run.keys:
+                at += _common(keys, at * 8, run.keys)
+                break
+            at = end >> 3
+        if at and alive:
+            levels.append((at, alive))
+        return levels
+
+    def add(self, slot: int, first: Sequence[int], keys: bytes, totals: Sequence[int], now: float) -> int:
+        """Records that an endpoint was sent this chain. totals: tokens up to and including each block.
+
+        Returns how many tokens of it are new there.
+        """
+        holder = self._holders.get(slot)
+        if holder is None:
+            return 0
+        runs = self._runs
+        bit = 1 << slot
+        count = len(first)
+        at = 0
+        new = 0
+        path: list[_Use] = []
+        while at < count:
+            run = runs.get(first[at])
+            if run is None:
+                end = min(at + RUN_BLOCKS, count)
+                before = totals[at - 1] if at else 0
+                sizes = array("I")
+                for total in totals[at:end]:
+                    sizes.append(total - before if total > before else 0)
+                    before = total
+                run = runs[first[at]] = _Run(first[at], keys[at * 8 : end * 8], sizes)
+                self._blocks += end - at
+            else:
+                end = at + (len(run.keys) >> 3)
+                if keys[at * 8 : end * 8] != run.keys:
+                    end = at + _common(keys, at * 8, run.keys)
+                    # A prompt that ends inside a run its endpoint holds anyway needs no split.
+                    if end < count or not run.bits & bit:
+                        self._split(run, end - at)
+            if not run.bits & bit:
+                run.bits |= bit
+                self._holds += 1
+                holder.runs += 1
+                new += run.tokens
+            run.last[slot] = now
+            path.append((now, run))
+            at = end
+        holder.tokens += new
+        path.reverse()
+        uses = holder.uses
+        uses.extend(path)
+        if holder.tokens > holder.capacity:
+            self._fit(slot, holder)
+        if len(uses) > holder.compact_at:
+            self._compact(slot, holder)
+        return new
+
+    def add_output(self, slot: int, tokens: int, now: float) -> None:
+        """Generated tokens take room too, though nobody can match them yet."""
+        holder = self._holders.get(slot)
+        if holder is not None and tokens > 0:
+            holder.uses.append((now, tokens))
+            holder.tokens += tokens
+            if holder.tokens > holder.capacity:
+                self._fit(slot, holder)
+
+    def purge(self, slot: int) -> None:
+        """Forgets everything about an endpoint: it left, restarted, or dropped its cache."""
+        holder = self._holders.pop(slot, None)
+        self.live &= ~(1 << slot)
+        if holder is not None:
+            for use in holder.uses:
+                self._evict(slot, holder, use)
+
+    def expire(self, now: float, limit: int = 2000) -> None:
+        """Forgets what is too old or over the budget; at most `limit` uses for age, so a call costs a bounded time."""
+        before = now - self.ttl_s
+        for slot, holder in self._holders.items():
+            uses = holder.uses
+            while uses and uses[0][0] < before and limit > 0:
+                self._evict(slot, holder, uses.popleft())
+                limit -= 1
+        while self.estimated_bytes > self.budget_bytes:
+            slot, holder = max(self._holders.items(), key=lambda item: item[1].runs)
+            if not holder.uses:
+                break
+            for _ in range(max(1, len(holder.uses) // 16)):
+                self._evict(slot, holder, holder.uses.popleft())
+
+    def _fit(self, slot: int, holder: _Holder) -> None:
+        uses = holder.uses
+        while holder.tokens > holder.capacity and uses:
+            self._evict(slot, holder, uses.popleft())
+
+    def _evict(self, slot: int, holder: _Holder, use: _Use) -> None:
+        """Forgets what was last used then; what was used again since stays."""
+        then, run = use
+        if isinstance(run, int):
+            holder.tokens -= run
+            return
+        bit = 1 << slot
+        piece: _Run | None = run
+        while piece is not None:
+            if piece.last.get(slot) == then and piece.bits & bit:
+                del piece.last[slot]
+                piece.bits &= ~bit
+                holder.tokens -= piece.tokens
+                holder.runs -= 1
+                self._holds -= 1
+                if not piece.bits and self._runs.get(piece.first) is piece:
+                    del self._runs[piece.first]
+                    self._blocks -= len(piece.sizes)
+            piece = piece.rest
+
+    def _split(self, run: _Run, blocks: int) -> None:
+        """Cuts a run in two after `blocks` blocks; both keep holders and times of use."""
+        first = int.from_bytes(run.keys[blocks * 8 : blocks * 8 + 8], "little")
+        tail = _Run(first, run.keys[blocks * 8 :], run.sizes[blocks:])
+        tail.bits = run.bits
+        tail.last = dict(run.last)
+        tail.rest = run.rest
+        run.rest = tail
+        run.keys = run.keys[: blocks * 8]
+        run.sizes = run.sizes[:blocks]
+        run.tokens = sum(run.sizes)
+        self._runs[first] = tail
+        for slot in run.last:
+            self._holders[slot].runs += 1
+            self._holds += 1
+
+    def _compact(self, slot: int, holder: _Holder) -> None:
+        """Drops uses that were overtaken by later ones, so that the order stays in proportion to what is held."""
+        kept: deque[_Use] = deque()
+        for use in holder.uses:
+            then, run = use
+            if isinstance(run, int):
+                kept.append(use)
+                continue
+            piece: _Run | None = run
+            while piece is not None:
+                if piece.last.get(slot) == then:
+                    kept.append(use)
+                    break
+                piece = piece.rest
+        holder.uses = kept
+        holder.compact_at = 256 + 2 * len(kept)

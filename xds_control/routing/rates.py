@@ -1,0 +1,303 @@
+"""How fast endpoints are, learned online: seconds per prefill token, and what one decode step takes.
+
+Two small regressions per pool, on statistics that decay with time and simply add up over processors:
+
+    time to first token − wait = overhead + prefill · uncached tokens
+    time per output token      = base + per_sequence · batch + per_kv_token · KV + prefill_step · prefill per step
+
+with coefficients kept at or above zero and pulled to the priors while little has been seen. Each endpoint
+has a speed factor, observed ÷ predicted; within a band around 1 it counts as 1, so that noise does not
+make equal machines look different.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xds_control.policy.picker import RatesPolicy
+
+_STEP = 4
+_FIRST = 2
+_STEP_SCALE = (1.0, 16.0, 50_000.0, 256.0)
+_FIRST_SCALE = (1.0, 2048.0)
+_PRIOR_WEIGHT = 6.0
+"""Observations that the prior is worth."""
+
+
+class Fit:
+    """Weighted least squares as sums: weights, normal matrix, right-hand side. Relative errors count, not absolute."""
+
+    __slots__ = ("_scale", "count", "matrix", "right", "size")
+
+    def __init__(self, scale: Sequence[float]) -> None:
+        self.size = len(scale)
+        self._scale = tuple(scale)
+        self.matrix = [0.0] * (self.size * self.size)
+        self.right = [0.0] * self.size
+        self.count = 0.0
+
+    def add(self, features: Sequence[float], value: float) -> None:
+        """One observation of `value` > 0."""
+        weight = 1.0 / (value * value)
+        size = self.size
+        row = [feature / scale for feature, scale in zip(features, self._scale, strict=True)]
+        matrix, right = self.matrix, self.right
+        for i in range(size):
+            part = row[i] * weight
+            right[i] += part * value
+            base = i * size
+            for j in range(size):
+                matrix[base + j] += part * row[j]
+        self.count += 1.0
+
+    def decay(self, factor: float) -> None:
+        """Makes everything seen so far count less."""
+        self.matrix = [value * factor for value in self.matrix]
+        self.right = [value * factor for value in self.right]
+        self.count *= factor
+
+    def solve(self, prior: Sequence[float]) -> list[float]:
+        """Coefficients ≥ 0, by coordinate descent on the normal equations with the prior as extra observations."""
+        size = self.size
+        guess = [p * s for p, s in zip(prior, self._scale, strict=True)]
+        matrix, right = list(self.matrix), list(self.right)
+        typical = sum(guess) or 1e-9
+        for i in range(size):
+            # The prior pulls each coefficient on its own, in units of its usual contribution.
+            pull = _PRIOR_WEIGHT / max(typical * typical * 0.25, guess[i] * guess[i])
+            matrix[i * size + i] += pull
+            right[i] += pull * guess[i]
+        solution = list(guess)
+        for _ in range(200):
+            moved = 0.0
+            for i in range(size):
+                base = i * size
+                rest = right[i] - sum(matrix[base + j] * solution[j] for j in range(size) if j != i)
+                value = max(0.0, rest / matrix[base + i])
+                moved = max(moved, abs(value - solution[i]))
+                solution[i] = value
+            if moved < 1e-9 * typical:
+                break
+        return [value / scale for value, scale in zip(solution, self._scale, strict=True)]
+
+    def merge(self, other: Fit) -> None:
+        """Adds another's observations."""
+        self.matrix = [a + b for a, b in zip(self.matrix, other.matrix, strict=True)]
+        self.right = [a + b for a, b in zip(self.right, other.right, strict=True)]
+        self.count += other.count
+
+    def to_list(self) -> list[float]:
+        """All sums, flat."""
+        return [self.count, *self.matrix, *self.right]
+
+    def load(self, values: Sequence[float]) -> None:
+        """Takes what `to_list` gave."""
+        size = self.size
+        self.count = values[0]
+        self.matrix = list(values[1 : 1 + size * size])
+        self.right = list(values[1 + size * size : 1 + size * size + size])
+
+
+_STEP_VALUES = 1 + _STEP * _STEP + _STEP
+_FIRST_VALUES = 1 + _FIRST * _FIRST + _FIRST
+_POOL_STATE = struct.Struct(f"<{_STEP_VALUES + _FIRST_VALUES + 5}d")
+_SPEED_STATE = struct.Struct("<2d")
+
+
+@dataclass(slots=True)
+class Coefficients:
+    """The pool's speeds as used now, seconds. residence_s: how long a request stays; context: its mean KV tokens."""
+
+    prefill: float
+    overhead: float
+    base: float
+    per_sequence: float
+    per_kv_token: float
+    residence_s: float
+    context: float
+    output: float
+
+
+class PoolRates:
+    """Speeds of one pool and of its endpoints by address."""
+
+    def __init__(self, policy: RatesPolicy) -> None:
+        self._policy = policy
+        self._step = Fit(_STEP_SCALE)
+        self._first = Fit(_FIRST_SCALE)
+        self._new_step = Fit(_STEP_SCALE)
+        self._new_first = Fit(_FIRST_SCALE)
+        self._means = [0.0] * 5  # weight, residence, context, output, uncached
+        self._new_means = [0.0] * 5
+        self._speeds: dict[str, list[float]] = {}  # address → [sum of log ratios, weight]
+        self._new_speeds: dict[str, list[float]] = {}
+        self._decayed_at: float | None = None
+        self._level = 0.0
+        self.now = Coefficients(
+            policy.prefill_s_per_token,
+            0.01,
+            policy.step_base_s,
+            policy.step_per_sequence_s,
+            policy.step_per_kv_token_s,
+            5.0,
+            1000.0,
+            float(policy.output_tokens),
+        )
+
+    @property
+    def observations(self) -> float:
+        """Decayed number of first-token and step observations."""
+        return self._step.count + self._first.count
+
+    def observe_step(
+        self, address: str, tpot_s: float, batch: float, kv_tokens: float, prefill_per_step: float
+    ) -> None:
+        """One finished request's mean time per output token, and what ran beside it."""
+        if not (1e-5 < tpot_s < 60.0):
+            return
+        now = self.now
+        predicted = now.base + now.per_sequence * batch + now.per_kv_token * kv_tokens + now.prefill * prefill_per_step
+        ratio = math.log(min(20.0, max(0.05, tpot_s / predicted)))
+        self._speed(address, ratio, 1.0)
+        value = tpot_s / self._factor(address)
+        features = (1.0, batch, kv_tokens, prefill_per_step)
+        self._step.add(features, value)
+        self._new_step.add(features, value)
+
+    def observe_first(self, address: str, ttft_s: float, uncached: float, ahead_tokens: float) -> None:
+        """One request's time to first token, its own uncached tokens and those believed ahead of it."""
+        if not (1e-5 < ttft_s < 600.0) or uncached < 0:
+            return
+        now = self.now
+        work = uncached + max(0.0, ahead_tokens)
+        if work >= 512 and ahead_tokens <= uncached:
+            predicted = now.overhead + now.prefill * work
+            ratio = math.log(min(20.0, max(0.05, ttft_s / predicted)))
+            self._speed(address, ratio, 0.5)
+        value = ttft_s / self._factor(address)
+        self._first.add((1.0, work), value)
+        self._new_first.add((1.0, work), value)
+
+    def observe_request(self, duration_s: float, prompt: float, output: float, uncached: float) -> None:
+        """How long a request stayed, and how much KV it held."""
+        for means in (self._means, self._new_means):
+            means[0] += 1.0
+            means[1] += min(duration_s, 3600.0)
+            means[2] += prompt + output / 2
+            means[3] += output
+            means[4] += uncached
+
+    @property
+    def mean_uncached(self) -> float:
+        """Mean uncached prompt tokens of a request, for queues of which only the length is known."""
+        weight = self._means[0]
+        return (self._means[4] + 4 * 512.0) / (weight + 4)
+
+    def _speed(self, address: str, log_ratio: float, weight: float) -> None:
+        for speeds in (self._speeds, self._new_speeds):
+            entry = speeds.get(address)
+            if entry is None:
+                entry = speeds[address] = [0.0, 0.0]
+            entry[0] += log_ratio * weight
+            entry[1] += weight
+        entry = self._speeds[address]
+        if entry[1] > 60.0:  # the newest some dozens of observations decide
+            entry[0] *= 60.0 / entry[1]
+            entry[1] = 60.0
+
+    def _factor(self, address: str) -> float:
+        """Raw speed factor: above 1 is slower than the pool."""
+        entry = self._speeds.get(address)
+        if entry is None:
+            return 1.0
+        return math.exp(entry[0] / (entry[1] + 4.0) - self._level)
+
+    def speed(self, address: str, declared: float | None = None) -> float:
+        """Factor on every time at this endpoint. 1 inside the band.
+
+        declared: its capacity over the pool's mean, where known: what holds until enough has been seen.
+        """
+        entry = self._speeds.get(address)
+        seen = entry[1] if entry else 0.0
+        factor = self._factor(address)
+        if declared is not None and declared > 0:
+            trust = seen / (seen + 8.0)
+            factor = math.exp(trust * math.log(factor) - (1 - trust) * math.log(declared))
+        band = 1.0 + self._policy.speed_band
+        if 1 / band <= factor <= band:
+            return 1.0
+        return min(20.0, max(0.05, factor))
+
+    def refresh(self, now: float) -> None:
+        """Solves with what was seen, and lets the old fade. Call it about once a second."""
+        policy = self._policy
+        if self._decayed_at is not None and now > self._decayed_at:
+            factor = math.exp(-(now - self._decayed_at) / policy.memory_s)
+            self._step.decay(factor)
+            self._first.decay(factor)
+            self._means = [value * factor for value in self._means]
+            for entry in self._speeds.values():
+                entry[0] *= factor
+                entry[1] *= factor
+        self._decayed_at = now
+        if not policy.learn:
+            return
+        known = [entry[0] / (entry[1] + 4.0) for entry in self._speeds.values() if entry[1] >= 4.0]
+        # The factors mean relative speeds: what all share belongs to the pool's coefficients.
+        self._level = sorted(known)[len(known) // 2] if known else 0.0
+        current = self.now
+        first = self._first.solve((0.01, policy.prefill_s_per_token))
+        prefill = max(1e-7, first[1])
+        step = self._step.solve((policy.step_base_s, policy.step_per_sequence_s, policy.step_per_kv_token_s, prefill))
+        weight, residence, context, output = self._means[:4]
+        current.overhead = first[0]
+        current.prefill = prefill
+        current.base = max(1e-5, step[0])
+        current.per_sequence = step[1]
+        current.per_kv_token = step[2]
+        current.residence_s = (residence + 4 * 5.0) / (weight + 4)
+        current.context = (context + 4 * 1000.0) / (weight + 4)
+        current.output = (output + 4 * policy.output_tokens) / (weight + 4)
+
+    def forget(self, address: str) -> None:
+        """Drops an endpoint's own factor: it restarted or left."""
+        self._speeds.pop(address, None)
+
+    def drain(self) -> dict[str, bytes]:
+        """What was observed here since the last call: "" → the pool's sums, address → the endpoint's."""
+        states: dict[str, bytes] = {}
+        if self._new_step.count or self._new_first.count or self._new_means[0]:
+            states[""] = _POOL_STATE.pack(*self._new_step.to_list(), *self._new_first.to_list(), *self._new_means)
+            self._new_step = Fit(_STEP_SCALE)
+            self._new_first = Fit(_FIRST_SCALE)
+            self._new_means = [0.0] * 5
+        for address, entry in self._new_speeds.items():
+            states[address] = _SPEED_STATE.pack(*entry)
+        self._new_speeds = {}
+        return states
+
+    def merge(self, states: Mapping[str, bytes]) -> None:
+        """Adds what another processor drained. States that are not finite or not of this version are left out."""
+        for address, state in states.items():
+            if address == "" and len(state) == _POOL_STATE.size:
+                values = _POOL_STATE.unpack(state)
+                if not all(map(math.isfinite, values)):
+                    continue
+                for target, scale, part in (
+                    (self._step, _STEP_SCALE, values[:_STEP_VALUES]),
+                    (self._first, _FIRST_SCALE, values[_STEP_VALUES : _STEP_VALUES + _FIRST_VALUES]),
+                ):
+                    other = Fit(scale)
+                    other.load(part)
+                    target.merge(other)
+                means = values[_STEP_VALUES + _FIRST_VALUES :]
+                self._means = [a + b for a, b in zip(self._means, means, strict=True)]
+            elif address and len(state) == _SPEED_STATE.size:
+                logs, weight = _SPEED_STATE.unpack(state)
+                if math.isfinite(logs) and math.isfinite(weight) and weight > 0:
+                    entry = self._speeds.setdefault(address, [0.0, 0.0])
+                    entry[0] += logs
+                    entry[1] += weight

@@ -1,0 +1,520 @@
+"""The pool as the picker works on it: one slot per endpoint, prices of all slots as columns of one matrix.
+
+A pick is then a matrix-vector product. Columns are kept current slot by slot, in constant time, whenever a
+pick, an end or a scrape changes one endpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot
+from xds_control.policy.picker import CostPolicy, PickerPolicy, ProfilePolicy
+from xds_control.routing.outstanding import InFlight
+from xds_control.routing.prefix_index import PrefixIndex, indices
+from xds_control.routing.rates import PoolRates
+from xds_control.routing.subset import resolve, split_address
+
+Floats = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
+
+INFINITE = math.inf
+_CACHED = 2048
+
+
+def reading(one: EndpointSnapshot, name: str) -> float | None:
+    """The value of a signal, or None when it is not known."""
+    found = one.readings.get(name)
+    return None if found is None else found.value
+
+
+class Slot:
+    """One endpoint.
+
+    speed: factor on its times. kv_capacity, kv_used: tokens; capacity is infinite when unknown.
+    eligible: may be picked at all. known: its load is known and fresh. belief: tokens its cache is taken to hold.
+    """
+
+    __slots__ = (
+        "address",
+        "belief",
+        "cache",
+        "done_at",
+        "doubtful",
+        "eligible",
+        "endpoint",
+        "failures",
+        "flight",
+        "index",
+        "info_started",
+        "known",
+        "kv_at",
+        "kv_capacity",
+        "kv_used",
+        "label_range",
+        "limit",
+        "lora",
+        "max_len",
+        "misses",
+        "models",
+        "peer_tokens",
+        "picked_at",
+        "rest_until",
+        "role",
+        "sent",
+        "sent_at",
+        "speed",
+        "stall",
+        "told_busy_until",
+        "waiting",
+        "without_hit_at",
+    )
+
+    def __init__(self, index: int, endpoint: EndpointSnapshot) -> None:
+        self.index = index
+        self.address = endpoint.endpoint.address
+        self.endpoint = endpoint
+        self.flight = InFlight()
+        self.speed = 1.0
+        self.kv_capacity = INFINITE
+        self.kv_used = 0.0
+        self.kv_at = -INFINITE
+        self.eligible = False
+        self.known = False
+        self.cache = 0.0
+        self.doubtful = False
+        self.belief = 0.0
+        self.limit = INFINITE
+        self.stall = 0.0
+        self.failures = 0
+        self.rest_until = -INFINITE
+        self.picked_at = -INFINITE
+        self.done_at = -INFINITE
+        self.misses = 0
+        self.info_started: float | None = None
+        self.max_len: float = INFINITE
+        self.lora: frozenset[str] = frozenset()
+        self.label_range: tuple[float, float] | None = None
+        self.role = "both"
+        self.waiting = 0.0
+        self.peer_tokens = 0.0
+        self.told_busy_until = -INFINITE
+        self.models: frozenset[str] = frozenset()
+        self.sent = 0.0
+        self.sent_at = -INFINITE
+        self.without_hit_at: float | None = None
+
+    def memory_fits(self) -> bool:
+        """Whether the GPU memory that the endpoint needs free is free, with 20 % margin; True when unknown."""
+        need = self.endpoint.endpoint.gpu_memory_need_bytes
+        free = self.endpoint.readings.get("gpu_mem_free_bytes")
+        return need is None or free is None or free.value >= 1.2 * need
+
+    def value(self, name: str) -> float:
+        """A signal's value, NaN when it is not known."""
+        found = self.endpoint.readings.get(name)
+        return math.nan if found is None else found.value
+
+
+class Columns:
+    """Prices of all slots for one set of cost weights, as columns of one matrix: seconds per uncached token (what it
+    does to the others included), per output token, price of a KV token, and a fixed part, infinite = not now."""
+
+    __slots__ = ("cost", "fixed", "matrix", "per_need", "per_output", "per_token", "priced_memory")
+
+    def __init__(self, cost: CostPolicy, size: int) -> None:
+        self.cost = cost
+        self.priced_memory = False
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """Makes room for so many slots; all must be priced again."""
+        self.matrix: Floats = np.zeros((size, 4), order="F")
+        self.per_token: Floats = self.matrix[:, 0]
+        self.per_output: Floats = self.matrix[:, 1]
+        self.per_need: Floats = self.matrix[:, 2]
+        self.fixed: Floats = self.matrix[:, 3]
+        self.fixed[:] = INFINITE
+
+
+class PoolSlots:
+    """All endpoints of one pool, with stable slots: an endpoint keeps its own until it leaves.
+
+    busy: when each endpoint's backlog of prefill is reckoned to be done, monotonic seconds. given: work sent lately.
+    prefill: seconds per uncached token. free, release: KV tokens free, and seconds until one more is.
+    """
+
+    def __init__(self, name: str, policy: PickerPolicy, profiles: Sequence[ProfilePolicy]) -> None:
+        self.name = name
+        self._policy = policy
+        self.rates = PoolRates(policy.rates)
+        self.index = PrefixIndex(policy.prefix.budget_bytes, policy.prefix.ttl_s)
+        self.slots: list[Slot | None] = []
+        self.by_address: dict[str, Slot] = {}
+        self.size = 64
+        self.columns = {cost: Columns(cost, self.size) for cost in {profile.cost: None for profile in profiles}}
+        self._free_slots: list[int] = []
+        self._bits_of: dict[str, int] = {}
+        self._bits_of_host: dict[str, int] = {}
+        self._places: dict[int, Places] = {}
+        self._masks: dict[int, npt.NDArray[np.bool_]] = {}
+        self.eligible_bits = 0
+        self.prefill_bits = 0
+        self.resting: list[Slot] = []
+        self.shortest_context = INFINITE
+        self.kv_floor = INFINITE
+        self.loras: dict[str, int] = {}
+        self.ranged = False
+        self.cooldown_s = policy.limits.cooldown_s
+        self._lora_costs: dict[tuple[str, CostPolicy], Floats] = {}
+        self.told_models = False
+        self._previous: PoolSnapshot | None = None
+        self._epoch = 0.0
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Arrays of `size` slots, with what they held."""
+
+        def grown(name: str, fill: float) -> Floats:
+            values: Floats = np.full(self.size, fill)
+            old = getattr(self, name, None)
+            if old is not None:
+                values[: len(old)] = old
+            return values
+
+        self.busy = grown("busy", 0.0)
+        self.given = grown("given", 0.0)
+        self.prefill = grown("prefill", 0.0)
+        self.free = grown("free", INFINITE)
+        self.release = grown("release", 0.0)
+        self.picked = grown("picked", -INFINITE)
+        self.counts = grown("counts", 0.0)
+        seeds: Words = np.zeros(self.size, dtype=np.uint64)
+        old = getattr(self, "seeds", None)
+        if old is not None:
+            seeds[: len(old)] = old
+        self.seeds = seeds
+        self.costs: Floats = np.zeros(self.size)
+        self.matched: npt.NDArray[np.int64] = np.zeros(self.size, dtype=np.int64)
+        self.matched_dirty = False
+        self.near: npt.NDArray[np.bool_] = np.zeros(self.size, dtype=np.bool_)
+        self._waits: Floats = np.zeros(self.size)
+        self._kv_waits: Floats = np.zeros(self.size)
+        self.vector: Floats = np.zeros(4)
+        self.vector[3] = 1.0
+
+    def update(self, pool: PoolSnapshot, now: float) -> None:
+        """Takes a new snapshot of the pool; endpoints that are the same object as before cost next to nothing."""
+        if pool is self._previous:
+            self.settle(now)
+            return
+        before = {one.endpoint.address: one for one in self._previous.endpoints} if self._previous else {}
+        self._previous = pool
+        current = {one.endpoint.address for one in pool.endpoints}
+        for address in [a for a in self.by_address if a not in current]:
+            self._remove(self.by_address[address])
+        for one in pool.endpoints:
+            slot = self.by_address.get(one.endpoint.address)
+            if slot is None:
+                self._load(self._add(one), one, now)
+            elif before.get(slot.address) is not one:
+                self._load(slot, one, now)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """What depends on the whole pool or on time: neutral loads, speeds, limits, prices. O(endpoints)."""
+        policy = self._policy
+        self.rates.refresh(now)
+        stale_s = policy.limits.stale_s
+        slots = list(self.by_address.values())
+        capacities = [s.endpoint.capacity for s in slots if s.endpoint.capacity > 0]
+        mean_capacity = sum(capacities) / len(capacities) if capacities else 0.0
+        fresh: list[float] = []
+        for slot in slots:
+            slot.flight.expire(now, policy.lease_s)
+            readings = slot.endpoint.readings
+            load = readings.get("running") or readings.get("waiting")
+            slot.known = load is not None and now - load.at <= stale_s
+            if slot.known and slot.endpoint.pickable:
+                fresh.append(slot.flight.count)
+        neutral = sum(fresh) / len(fresh) if fresh else None
+        self.eligible_bits = self.prefill_bits = 0
+        self.shortest_context = INFINITE
+        self.ranged = self.told_models = False
+        self.loras = {}
+        self._lora_costs.clear()
+        self._bits_of, self._bits_of_host = {}, {}
+        for slot in slots:
+            one = slot.endpoint
+            doubtful = neutral is not None and not slot.known
+            slot.flight.assume(neutral if doubtful and neutral is not None else 0.0)
+            declared = one.capacity / mean_capacity if mean_capacity and one.capacity > 0 else None
+            slot.speed = self.rates.speed(slot.address, declared)
+            slot.eligible = one.pickable
+            slot.limit = policy.limits.max_concurrency or INFINITE
+            slot.stall = self._stall(slot, now)
+            slot.doubtful = doubtful
+            bit = 1 << slot.index
+            if one.pickable and slot.role == "prefill":
+                self.prefill_bits |= bit
+            elif one.pickable:
+                self.eligible_bits |= bit
+                self._bits_of[slot.address] = bit
+                host, _ = split_address(slot.address)
+                self._bits_of_host[host] = self._bits_of_host.get(host, 0) | bit
+                self.shortest_context = min(self.shortest_context, slot.max_len)
+                self.told_models = self.told_models or bool(slot.models)
+                for adapter in slot.lora:
+                    self.loras[adapter] = self.loras.get(adapter, 0) | bit
+                self.ranged = self.ranged or slot.label_range is not None
+        self.resting = [slot for slot in slots if slot.rest_until > now]
+        self.kv_floor = INFINITE
+        for columns in self.columns.values():
+            columns.priced_memory = False
+        for slot in slots:
+            self.price(slot)
+        self._fade(now)
+        self.index.expire(now)
+
+    def _fade(self, now: float) -> None:
+        """Work given long ago no longer settles ties: one e-fold a minute."""
+        if now > self._epoch:
+            self.given *= math.exp(-(now - self._epoch) / 60.0)
+            self._epoch = now
+
+    def _stall(self, slot: Slot, now: float) -> float:
+        """Seconds of doubt about an endpoint that runs requests but has stopped producing."""
+        readings = slot.endpoint.readings
+        running, decode, prefill = readings.get("running"), readings.get("decode_tps"), readings.get("prefill_tps")
+        if slot.known and running is not None and running.value > 0 and decode is not None:
+            if decode.value > 0 or (prefill is not None and prefill.value > 0):
+                return 0.0
+            # A window without a token while requests run: either they just began, or the engine hangs.
+            since = slot.flight.open_since
+            return 0.0 if since is None else min(30.0, max(0.0, now - max(slot.done_at, since) - 10.0))
+        # Ends seen here are a measure only where this processor sees this endpoint's ends at all.
+        if slot.done_at > now - 600.0 and slot.flight.count >= 1 and slot.flight.open_since is not None:
+            quiet = now - max(slot.done_at, slot.flight.open_since)
+            return min(30.0, max(0.0, quiet - max(10.0, 4.0 * self.rates.now.residence_s)))
+        return 0.0
+
+    def price(self, slot: Slot) -> None:
+        """Brings an endpoint's columns up to date with its state."""
+        rates, i = self.rates.now, slot.index
+        count, speed, used = slot.flight.count, slot.speed, slot.kv_used
+        per_token = rates.prefill * speed
+        self.prefill[i] = per_token
+        self.counts[i] = count
+        added = rates.per_sequence + rates.per_kv_token * rates.context
+        step = speed * (rates.base + rates.per_sequence * count + rates.per_kv_token * used + count * added)
+        capacity = slot.kv_capacity
+        use = 0.0
+        if capacity != INFINITE:
+            free = self.free[i] = capacity - used
+            if slot.eligible and free < self.kv_floor:
+                self.kv_floor = free
+            use = used / capacity
+            self.release[i] = rates.residence_s / max(used, 0.05 * capacity)
+        for columns in self.columns.values():
+            cost = columns.cost
+            columns.per_token[i] = per_token * (1.0 + cost.interference * count)
+            columns.per_output[i] = cost.decode * step
+            need = 0.0
+            if use > cost.memory_knee:
+                over = min(1.5, (use - cost.memory_knee) / (1.0 - cost.memory_knee))
+                need = cost.memory_price * over * over * rates.residence_s / capacity
+                columns.priced_memory = True
+            columns.per_need[i] = need
+            fixed = INFINITE
+            if slot.eligible and slot.role != "prefill" and count < slot.limit:
+                fixed = slot.stall + cost.stale_s if slot.doubtful else slot.stall
+            columns.fixed[i] = fixed
+
+    def places(self, bits: int) -> Places:
+        """Slots of a set, as an index array. Remembered, because the same sets come again and again."""
+        found = self._places.get(bits)
+        if found is None:
+            if len(self._places) >= _CACHED:
+                self._places.clear()
+            found = self._places[bits] = np.array(indices(bits), dtype=np.intp)
+        return found
+
+    def outside(self, bits: int) -> npt.NDArray[np.bool_]:
+        """True for every slot that is not in the set."""
+        found = self._masks.get(bits)
+        if found is None:
+            if len(self._masks) >= _CACHED // 8:
+                self._masks.clear()
+            found = self._masks[bits] = np.ones(self.size, dtype=np.bool_)
+            found[self.places(bits)] = False
+        return found
+
+    def find(self, name: str) -> Slot | None:
+        """The endpoint of this address or name."""
+        found = self.by_address.get(name)
+        if found is None:
+            found = next((slot for slot in self.each() if slot.endpoint.endpoint.name == name), None)
+        return found
+
+    def each(self) -> Iterable[Slot]:
+        """All endpoints."""
+        return self.by_address.values()
+
+    def at(self, index: int) -> Slot:
+        """The endpoint of a slot that is in use."""
+        slot = self.slots[index]
+        if slot is None:
+            raise IndexError(f"slot {index} of pool {self.name} is free")
+        return slot
+
+    def wait(self, now: float) -> Floats:
+        """Seconds of prefill ahead at every slot. The array is scratch."""
+        waits = np.subtract(self.busy, now, out=self._waits)
+        return np.maximum(waits, 0.0, out=waits)
+
+    def kv_wait(self, need: float) -> Floats:
+        """Seconds until so many KV tokens are free at every slot, as requests there end. The array is scratch."""
+        waits = np.subtract(need, self.free, out=self._kv_waits)
+        np.maximum(waits, 0.0, out=waits)
+        return np.multiply(waits, self.release, out=waits)
+
+    def lora_cost(self, adapter: str, cost: CostPolicy) -> Floats:
+        """Seconds to load an adapter at every slot; 0 where it is resident or nothing is known."""
+        found = self._lora_costs.get((adapter, cost))
+        if found is None:
+            found = self._lora_costs[adapter, cost] = np.zeros(self.size)
+            for slot in self.by_address.values():
+                info = slot.endpoint.info
+                if adapter in slot.lora or (not slot.lora and info.lora_max is None):
+                    continue
+                full = info.lora_max is not None and len(slot.lora) >= info.lora_max
+                found[slot.index] = cost.lora_evict_s if full else cost.lora_load_s
+        return found
+
+    def resolve(self, hint: Sequence[str]) -> int:
+        """Endpoints that may be picked and that a subset hint names."""
+        return resolve(hint, self._bits_of, self._bits_of_host)
+
+    def of_bits(self, bits: int) -> Iterable[Slot]:
+        """The endpoints of a set."""
+        for i in self.places(bits):
+            slot = self.slots[i]
+            if slot is not None:
+                yield slot
+
+    def _add(self, one: EndpointSnapshot) -> Slot:
+        if self._free_slots:
+            index = self._free_slots.pop()
+        else:
+            index = len(self.slots)
+            self.slots.append(None)
+            if index >= self.size:
+                self.size *= 2
+                self._allocate()
+                self._masks.clear()
+                for columns in self.columns.values():
+                    columns.resize(self.size)
+        slot = Slot(index, one)
+        self.slots[index] = slot
+        self.by_address[slot.address] = slot
+        self.seeds[index] = xxhash.xxh3_64_intdigest(slot.address.encode())
+        self.busy[index] = 0.0
+        self.given[index] = 0.0
+        self.picked[index] = -INFINITE
+        return slot
+
+    def _remove(self, slot: Slot) -> None:
+        i = slot.index
+        del self.by_address[slot.address]
+        self.slots[i] = None
+        for columns in self.columns.values():
+            columns.fixed[i] = INFINITE
+            columns.per_need[i] = 0.0
+        self.free[i] = INFINITE
+        self.index.purge(i)
+        self.rates.forget(slot.address)
+        self._free_slots.append(i)
+
+    def _load(self, slot: Slot, one: EndpointSnapshot, now: float) -> None:
+        """Takes an endpoint's new readings."""
+        slot.endpoint = one
+        slot.role = one.endpoint.role
+        info = one.info
+        slot.lora = frozenset(info.lora_running)
+        slot.models = frozenset(info.models)
+        slot.max_len = float(info.max_model_len or INFINITE)
+        slot.label_range = _range(one.endpoint.labels.get("llm-d.ai/context-length-range"))
+        self._set_memory(slot, one)
+        if info.started_at is not None:
+            if slot.info_started is not None and info.started_at > slot.info_started + 1.0:
+                self.restarted(slot)
+            slot.info_started = info.started_at
+        running, waiting = one.readings.get("running"), one.readings.get("waiting")
+        load = running or waiting
+        if load is not None and load.at > slot.flight.anchored_at:
+            queue = waiting.value if waiting is not None else 0.0
+            slot.waiting = queue
+            slot.flight.anchor((running.value if running is not None else 0.0) + queue, load.at)
+            self._anchor_backlog(slot, one, queue, load.at)
+        kv = one.readings.get("kv_usage")
+        if kv is not None and kv.at > slot.kv_at and slot.kv_capacity != INFINITE:
+            slot.kv_at = kv.at
+            slot.kv_used = kv.value * slot.kv_capacity + slot.flight.need_since(kv.at)
+
+    def _set_memory(self, slot: Slot, one: EndpointSnapshot) -> None:
+        info = one.info
+        capacity = reading(one, "kv_capacity_tokens")
+        if not capacity and info.num_blocks and info.block_size:
+            capacity = float(info.num_blocks * info.block_size)
+        told = bool(capacity)
+        size = capacity or float(self._policy.prefix.cache_tokens)
+        slot.kv_capacity = size if told or reading(one, "kv_usage") is not None else INFINITE
+        if slot.cache != size:
+            slot.cache = slot.belief = size
+            self.index.set_capacity(slot.index, size)
+
+    def _anchor_backlog(self, slot: Slot, one: EndpointSnapshot, waiting: float, at: float) -> None:
+        """Holds the backlog that was reckoned from picks against the queue that the engine tells of."""
+        i = slot.index
+        rate = self.rates.now.prefill * slot.speed
+        later = slot.flight.prefill_since(at) * rate
+        then = max(0.0, float(self.busy[i]) - later - at)
+        # A long prompt that is being read now is in no queue.
+        in_reading = (slot.flight.largest_unread(at) + slot.peer_tokens) * rate
+        tokens = reading(one, "waiting_tokens")
+        slot.told_busy_until = at
+        if tokens is not None:
+            slot.told_busy_until = at + tokens * rate
+            then = min(max(then, tokens * rate), tokens * rate + in_reading)
+        elif waiting <= 0:
+            then = min(then, in_reading)
+        else:
+            usual = waiting * self.rates.mean_uncached * rate
+            slot.told_busy_until = at + 0.5 * usual
+            then = min(max(then, 0.5 * usual), 4.0 * usual + in_reading)
+        self.busy[i] = at + then + later
+
+    def restarted(self, slot: Slot) -> None:
+        """An engine that began anew has empty caches and nothing in flight from before."""
+        self.index.purge(slot.index)
+        self.index.set_capacity(slot.index, slot.belief)
+        slot.flight.forget()
+        self.busy[slot.index] = 0.0
+        slot.misses = 0
+
+
+def _range(label: str | None) -> tuple[float, float] | None:
+    """`lo-hi` of the context-length label; a label that cannot be read is an empty range."""
+    if label is None:
+        return None
+    low, dash, high = label.partition("-")
+    try:
+        return (float(low), float(high)) if dash else (1.0, 0.0)
+    except ValueError:
+        return (1.0, 0.0)
