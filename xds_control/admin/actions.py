@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import aiohttp
 
 from xds_control.admin.core import ControlCore
-from xds_control.fleet.lifecycle import Action
+from xds_control.fleet.life import Action
 from xds_control.observe.logs import logger
 
 PROBE_PATHS = ("/health", "/v1/models", "/")

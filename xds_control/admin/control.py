@@ -158,7 +158,7 @@ class Control:
         for signals in request.signals:
             self.core.on_signals(signals, now, time.time())
         if request.HasField("gpus"):
-            self.core.on_gpus(source, request.gpus, now)
+            self.core.on_gpus(request.gpus, now)
 
     # Ticks.
 
@@ -168,7 +168,7 @@ class Control:
             started = loop.time()
             try:
                 self._tick()
-            except Exception as error:  # a fault in one tick must not end control: the last snapshot stays
+            except Exception as error:  # noqa: BLE001 - a fault in one tick must not end control: the last snapshot stays
                 self.problem = f"tick failed: {error}"
                 self._log.exception("tick-failed")
             await asyncio.sleep(max(self.policy.control.tick_s - (loop.time() - started), 0.005))

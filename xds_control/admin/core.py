@@ -9,16 +9,19 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.faults import Outcomes
-from xds_control.fleet.lifecycle import Action, Event, Lifecycle
+from xds_control.fleet.life import Action, Event
+from xds_control.fleet.lifecycle import Lifecycle
 from xds_control.fleet.override import Override
 from xds_control.fleet.readings import ModelInfo
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
 from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
 from xds_control.signals.catalogue import CATALOGUE
+from xds_control.signals.gpu import STATE_FIELDS, GpuFleet, GpuState
 from xds_control.signals.merge import FleetOutcomes
 from xds_control.signals.reader import Observations, SloTargets
 from xds_control.signals.store import SignalStore
@@ -55,6 +58,7 @@ class ControlCore:
     store: SignalStore = field(init=False)
     outcomes: FleetOutcomes = field(default_factory=FleetOutcomes, init=False)
     lifecycle: Lifecycle = field(init=False)
+    gpus: GpuFleet = field(init=False)
     engines: dict[str, WeightEngine] = field(default_factory=dict, init=False)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS), init=False)
     snapshot: Snapshot | None = field(default=None, init=False)
@@ -69,6 +73,7 @@ class ControlCore:
     def __post_init__(self) -> None:
         self.store = SignalStore(self.policy.signals.age_limits_s, self.policy.signals.ignore_sources)
         self.lifecycle = Lifecycle(self.policy.lifecycle)
+        self.gpus = GpuFleet(self.policy.signals.gpu.max_gpus)
         self._make_engines()
 
     # What changes rarely.
@@ -164,6 +169,20 @@ class ControlCore:
             at = min(now, now - (wall - message.at_unix_s))
         self._note(self.lifecycle.on_scrape(message.endpoint, True, now))
         self.store.put_all(message.endpoint, message.values, at, "push")
+
+    def on_gpus(self, report: pb.GpuReport, now: float) -> None:
+        """What an agent says of its node's GPUs. An endpoint that lost one of them is out as a whole."""
+        states = [state_of(one) for one in report.gpus]
+        self.gpus.report(report.node, states, now, "nvml", lost=report.lost, full=report.full)
+        self.gpus.fill(self.store, self.endpoints)
+        for endpoint in self.endpoints:
+            if endpoint.gpus:
+                mine = self.gpus.of(endpoint)
+                bad = [state.uuid for state in mine if state.lost]
+                problem = f"lost GPU {', '.join(bad)}" if bad else None
+                self._note(self.lifecycle.on_gpus(endpoint.address, problem, now))
+                readings = self.store.readings(endpoint.address, now)
+                self._note(self.lifecycle.on_readings(endpoint.address, readings, now))
 
     def on_probe(self, address: str, ok: bool, now: float, detail: str = "") -> None:
         """A probe ended."""
@@ -337,3 +356,14 @@ def _carried(old: SignalStore, new: SignalStore, now: float) -> SignalStore:
         for raw in old.raw(address, now):
             new.put(address, raw.name, raw.value, now - raw.age_s, raw.source)
     return new
+
+
+def state_of(message: pb.GpuState) -> GpuState:
+    """A GPU's state off the wire; fields that are not set are not known."""
+    known: dict[str, Any] = {
+        descriptor.name: tuple(value) if descriptor.name == "pids" else value
+        for descriptor, value in message.ListFields()
+        if descriptor.name in STATE_FIELDS
+    }
+    known.setdefault("uuid", "")
+    return GpuState(**known)

@@ -6,7 +6,7 @@ made when it is sent, from the newest state.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from xds_control.fleet.snapshot import Snapshot
@@ -15,6 +15,9 @@ from xds_control.proto import snapshots
 
 MAX_PREFIXES = 20_000
 """Additions kept for one watcher; the oldest go first (an index without them only matches less)."""
+
+MAX_RATES = 5_000
+"""Increments of learned speeds kept for one watcher; lost ones only slow its learning down."""
 
 
 @dataclass(slots=True)
@@ -30,7 +33,7 @@ class Watcher:
     sent_estimates: bytes = b""
     sent_outstanding: int = -1
     prefixes: deque[pb.PrefixAdd] = field(default_factory=lambda: deque(maxlen=MAX_PREFIXES))
-    rates: OrderedDict[tuple[str, str, str], pb.RateState] = field(default_factory=OrderedDict)
+    rates: deque[pb.RateState] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
 
 
 @dataclass(slots=True)
@@ -109,8 +112,7 @@ class Hub:
             if watcher.processor == processor:
                 continue
             watcher.prefixes.extend(window.prefixes)
-            for state in window.rates:
-                watcher.rates[(processor, state.pool, state.endpoint)] = state
+            watcher.rates.extend(window.rates)
 
     def expire(self, now: float) -> None:
         """Forgets the outstanding work of processors that went silent."""
@@ -161,7 +163,7 @@ class Hub:
             extra.peers.prefixes.extend(watcher.prefixes)
             watcher.prefixes.clear()
         if watcher.rates:
-            extra.peers.rates.extend(watcher.rates.values())
+            extra.peers.rates.extend(watcher.rates)
             watcher.rates.clear()
         if watcher.sent_outstanding != self._outstanding_version:
             sums: dict[str, pb.Outstanding] = {}

@@ -50,7 +50,7 @@ class RequestReader:
             self._learned += 1
 
     def export(self, least: int = 50) -> bytes:
-        """What was learned, as bytes for control; b"" when fewer than `least` requests were added since the last time."""
+        """What was learned, as bytes for control; b"" when fewer than `least` requests were added since then."""
         if self._learned - self._exported < least:
             return b""
         self._exported = self._learned

@@ -1,4 +1,4 @@
-"""What one processor works with: policy, view, decider, learners. Rebuilt by messages from control (no I/O, no clock)."""
+"""What one processor works with: policy, view, decider, learners. Rebuilt by messages from control (pure)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Routes
-from xds_control.fleet.snapshot import Snapshot
+from xds_control.extproc.picking import PoolPicker
 from xds_control.extproc.reading import RequestReader
+from xds_control.fleet.snapshot import Snapshot
 from xds_control.inspect import TokenEstimator
 from xds_control.policy.load import decode_policy
 from xds_control.policy.schema import Policy
@@ -30,7 +31,7 @@ class ProcessorState:
         self.snapshot: Snapshot | None = None
         self.decider: Decider | None = None
         self.reader: RequestReader | None = None
-        self.picker: Any = None
+        self.picker: PoolPicker | None = None
         self.log: AccessLog | None = None
         self.problem = ""
         self.requests = 0
@@ -51,13 +52,13 @@ class ProcessorState:
                 self.problem = ""
             except (PolicyError, ValueError) as error:
                 self.problem = f"policy {message.policy.version}: {error}"
-        changed = snapshot is not self.snapshot
         self.snapshot = snapshot
-        if self.decider is not None and self.policy is not None and (changed or not self.decider.view.pools):
-            if message.full or message.pools or message.removed_pools or not self.decider.view.pools:
-                self.decider.view = RoutingView.build(snapshot.pools, snapshot.version, self.policy.routing.slo_target)
-                if self.picker is not None:
-                    self.picker.update(snapshot, now)
+        decider, policy = self.decider, self.policy
+        news = message.full or message.pools or message.removed_pools
+        if decider is not None and policy is not None and (news or not decider.view.pools):
+            decider.view = RoutingView.build(snapshot.pools, snapshot.version, policy.routing.slo_target)
+            if self.picker is not None:
+                self.picker.update(snapshot, now)
         if message.HasField("peers") and self.picker is not None:
             self.picker.merge_peers(message.peers, now)
         if message.HasField("estimates") and self.reader is not None:
@@ -72,7 +73,7 @@ class ProcessorState:
             if self.picker is not None:
                 self.picker.finished(finished, now)
         if self.picker is not None:
-            for attempt in taken.failed:
+            for attempt in taken.failed_attempts:
                 self.picker.failed(attempt.endpoint, now)
 
     def on_decision(self, decision: Any, _now: float) -> None:
@@ -106,6 +107,10 @@ class ProcessorState:
             self.log = AccessLog(classes, policy.classes.default, now)
         else:
             self.log.use_classes(classes, policy.classes.default)
+        if self.picker is None:
+            self.picker = PoolPicker(policy, self.processor)
+        else:
+            self.picker.use_policy(policy, now)
         decider = Decider(
             RoutingView(),
             self.reader,

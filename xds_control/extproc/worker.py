@@ -12,15 +12,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import grpc
 import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
 from xds_control.admin.http import HttpEdge
 from xds_control.extproc.accesslog_service import AccessLogService
+from xds_control.extproc.decide import Decider
+from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.fleet_client import FleetClient
-from xds_control.extproc.server import SERVICE, ExternalProcessorService, server_options
+from xds_control.extproc.server import SERVICE
 from xds_control.extproc.state import ProcessorState
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.observe.logs import logger
@@ -40,10 +41,9 @@ class Processor:
         self._http_address = http
         self.state = ProcessorState(identity, time.monotonic())
         self.client = FleetClient(control, identity, advertise, self._on_message, self._window)
-        self.service = ExternalProcessorService(self._decider)
         self.access_log: AccessLogService | None = None
         self.health = HealthServicer()
-        self._server: grpc.aio.Server | None = None
+        self._edge: ExtProcEdge | None = None
         self._http: HttpEdge | None = None
         self._log = logger("processor")
         self._ready = asyncio.Event()
@@ -74,32 +74,29 @@ class Processor:
     async def _serve(self) -> None:
         assert self.state.log is not None
         assert self.state.policy is not None
-        policy = self.state.policy.ext_proc
-        server = grpc.aio.server(options=server_options(policy.message_limit, policy.max_streams))
-        server.add_generic_rpc_handlers((self.service,))
+        edge = ExtProcEdge(self._decider, self.state.policy.ext_proc)
         self.access_log = AccessLogService(self.state.log, self._on_taken)
-        self.access_log.add_to(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        registrar: Any = edge  # takes services as a grpc.aio.Server does
+        self.access_log.add_to(registrar)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, registrar)
         for name in ("", "liveness", "readiness", SERVICE):
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        if server.add_insecure_port(self._listen) == 0:
-            raise OSError(f"{self._listen} cannot be listened on")
-        await server.start()
-        self._server = server
+        await edge.start(self._listen)
+        self._edge = edge
         self._log.info("processor-serves", address=self._listen)
 
     async def _stop(self) -> None:
         await self.health.enter_graceful_shutdown()
         await self.client.stop()
-        if self._server is not None:
-            await self._server.stop(REPORT_STOP_S)
+        if self._edge is not None:
+            await self._edge.stop(REPORT_STOP_S)
         if self._http is not None:
             await self._http.stop()
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether requests are decided here."""
         snapshot = self.state.snapshot
-        return self._server is not None, {
+        return self._edge is not None, {
             "control": "connected" if self.client.connected else "lost",
             "snapshot": 0 if snapshot is None else snapshot.version,
             "policy": self.state.policy_version,
@@ -113,14 +110,16 @@ class Processor:
     def _samples(self) -> Iterable[Sample]:
         me = self.identity
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        yield sample("processor_streams", self.service.counters.streams, me)
-        yield sample("processor_requests", self.service.counters.requests, me)
+        if self._edge is not None:
+            yield sample("processor_streams", self._edge.counters.streams, me)
+            yield sample("processor_requests", self._edge.counters.requests, me)
         yield sample("processor_cpu_seconds", usage.ru_utime + usage.ru_stime, me)
         yield sample("processor_access_log_entries", self.state.entries, me)
         yield sample("processor_rss_bytes", _rss(), me)
         yield sample("processor_snapshot_age_seconds", time.monotonic() - self.client.heard_at, me)
 
-    def _decider(self) -> Any:
+    def _decider(self) -> Decider:
+        assert self.state.decider is not None  # the edge starts when there is one
         return self.state.decider
 
     def _on_message(self, snapshot: Snapshot, message: pb.WatchResponse) -> None:
@@ -140,8 +139,9 @@ class Processor:
         window = self.state.window(now)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         load = window.load
-        load.streams = self.service.counters.streams
-        load.requests = self.service.counters.requests
+        if self._edge is not None:
+            load.streams = self._edge.counters.streams
+            load.requests = self._edge.counters.requests
         load.cpu_seconds = usage.ru_utime + usage.ru_stime
         load.access_log_entries = self.state.entries
         load.loop_lag_s = self._lag

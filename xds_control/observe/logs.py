@@ -12,7 +12,10 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def configure(level: str = "info", form: str = "auto", **context: Any) -> None:
-    """Sets up logging for this process. form: auto (text on a terminal, else JSON), json or text; context goes on each line."""
+    """Sets up logging for this process.
+
+    form: auto (text on a terminal, else JSON), json or text. context goes on each line.
+    """
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()

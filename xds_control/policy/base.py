@@ -36,15 +36,18 @@ def meta(
     extra: dict[str, Any] = {}
     if unit is not None:
         extra["unit"] = unit
+    options: dict[str, Any] = {
+        "gt": gt,
+        "ge": ge,
+        "lt": lt,
+        "le": le,
+        "min_length": min_length,
+        "max_length": max_length,
+        "pattern": pattern,
+    }
     return msgspec.Meta(
         description=description,
-        gt=gt,
-        ge=ge,
-        lt=lt,
-        le=le,
-        min_length=min_length,
-        max_length=max_length,
-        pattern=pattern,
         examples=None if example is None else [example],
         extra=extra or None,
+        **{name: value for name, value in options.items() if value is not None},
     )

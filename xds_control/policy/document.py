@@ -112,10 +112,11 @@ def read_document(text: str | bytes, file: str | None = None) -> Document:
     if len(text) > MAX_BYTES:
         raise PolicyError([Problem(Place(file), f"larger than {MAX_BYTES} bytes")])
     if isinstance(text, bytes):
+        raw = text
         try:
-            text = text.decode("utf-8-sig")
+            text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            line = text[: error.start].count(b"\n") + 1
+            line = raw[: error.start].count(b"\n") + 1
             raise PolicyError([Problem(Place(file, line), "is not UTF-8")]) from None
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -67,6 +67,9 @@ class ExtProcPolicy(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         meta("request headers that Envoy sends to the processor beside those that policy uses", example=["x-team"]),
     ] = ()
+    control_headers: Annotated[
+        bool, meta("whether the llm-d control headers of clients are obeyed (model rewrite, objective, SLO)")
+    ] = True
     subset_hint: Annotated[bool, meta("whether picks honour the data plane's subset of endpoints")] = True
     transport: Annotated[
         Literal["native", "grpc"],

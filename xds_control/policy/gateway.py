@@ -8,7 +8,7 @@ from xds_control.policy.address import check_listen
 from xds_control.policy.base import Section, meta
 
 
-class RetryPolicy(Section):
+class RetryPolicy(Section, frozen=True):
     """When Envoy tries another endpoint. Nothing is retried after the first response byte."""
 
     on: Annotated[
@@ -24,7 +24,7 @@ class RetryPolicy(Section):
     ] = []
 
 
-class EnvoyPolicy(Section):
+class EnvoyPolicy(Section, frozen=True):
     """The Envoy that xds-control configures (managed mode) or starts (`serve --with-envoy`)."""
 
     listen: Annotated[str, meta("address where clients connect", example="0.0.0.0:8080")] = "127.0.0.1:8080"

@@ -49,6 +49,22 @@ RESERVED_REQUEST_HEADERS: Final[tuple[str, ...]] = (
 )
 """Removed from every client request on entry."""
 
+CONTROL_REQUEST_HEADERS: Final[tuple[str, ...]] = (
+    "x-llm-d-inference-objective",
+    "x-gateway-inference-objective",
+    "x-llm-d-inference-fairness-id",
+    "x-gateway-inference-fairness-id",
+    "x-llm-d-model-name-rewrite",
+    "x-gateway-model-name-rewrite",
+    "x-llm-d-slo-ttft-ms",
+    "x-slo-ttft-ms",
+    "x-llm-d-slo-tpot-ms",
+    "x-slo-tpot-ms",
+)
+"""Clients may send these to steer the processor; it reads them and removes them, so that engines do not see them."""
+
+MODEL_REWRITE: Final[tuple[str, ...]] = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+
 NAMESPACE: Final = "xds_control"
 """Dynamic-metadata namespace that carries a request's facts to the access log."""
 

@@ -9,7 +9,7 @@ from xds_control.policy.base import Section, bound, meta
 from xds_control.policy.weights import WeightsPolicy
 
 
-class LocalityPolicy(Section):
+class LocalityPolicy(Section, frozen=True):
     """Where an endpoint stands. Envoy gets it as it is."""
 
     region: Annotated[str, meta("region", example="eu-west-1")] = ""
@@ -17,7 +17,7 @@ class LocalityPolicy(Section):
     rack: Annotated[str, meta("rack or other part of a zone (Envoy's sub_zone)", example="r12")] = ""
 
 
-class EndpointPolicy(Section):
+class EndpointPolicy(Section, frozen=True):
     """One inference server (one replica, however many GPUs it uses)."""
 
     address: Annotated[str, meta("host:port, [ipv6]:port or name:port of its API", example="10.0.0.11:8000")]
@@ -48,7 +48,7 @@ class EndpointPolicy(Section):
         canonical_address(self.address)
 
 
-class PoolPolicy(Section):
+class PoolPolicy(Section, frozen=True):
     """Endpoints that serve the same models: one Envoy cluster."""
 
     name: Annotated[

@@ -8,7 +8,7 @@ from xds_control.policy.address import check_listen
 from xds_control.policy.base import Section, meta
 
 
-class ControlPolicy(Section):
+class ControlPolicy(Section, frozen=True):
     """The control process: O(endpoints) work only."""
 
     xds: Annotated[str, meta("where Envoys fetch their configuration (ADS)")] = "127.0.0.1:18000"
@@ -28,7 +28,7 @@ class ControlPolicy(Section):
             check_listen(getattr(self, field), field)
 
 
-class ProcessorPolicy(Section):
+class ProcessorPolicy(Section, frozen=True):
     """The processors: ext_proc and the access log service, O(requests) work."""
 
     count: Annotated[
@@ -58,7 +58,7 @@ class ProcessorPolicy(Section):
         check_listen(self.http, "http")
 
 
-class LogPolicy(Section):
+class LogPolicy(Section, frozen=True):
     """Structured logs, one event a line, on standard error."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], meta("least severe level that is written")] = "info"

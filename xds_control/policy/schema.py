@@ -25,7 +25,7 @@ from xds_control.policy.xds import XdsPolicy
 RESERVED_POOLS = frozenset({"xds-control-xds", "xds-control-processors"})
 
 
-class Policy(Section):
+class Policy(Section, frozen=True):
     """Everything that xds-control can be told."""
 
     version: Annotated[Literal["xds-control/v1"], meta("version of this schema")]

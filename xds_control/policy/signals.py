@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from xds_control.policy.base import Section, bound, meta
 
 
-class ScrapeTlsPolicy(Section):
+class ScrapeTlsPolicy(Section, frozen=True):
     """TLS towards metrics pages with the scheme https."""
 
     ca_file: Annotated[str | None, meta("CA certificates (PEM) to trust; the system's when absent")] = None
@@ -21,7 +21,7 @@ class ScrapeTlsPolicy(Section):
             raise ValueError("cert_file and key_file belong together: give both or neither")
 
 
-class ScrapePolicy(Section):
+class ScrapePolicy(Section, frozen=True):
     """How the pages of engines are fetched: one task per endpoint, never two requests at once to one engine."""
 
     min_interval_s: Annotated[
@@ -70,7 +70,7 @@ class ScrapePolicy(Section):
             )
 
 
-class MetricMapping(Section):
+class MetricMapping(Section, frozen=True):
     """One metric of an engine that has no adapter, and the signal that it is."""
 
     signal: Annotated[str, meta("name of the signal in the catalogue", example="waiting")]
@@ -103,7 +103,7 @@ class MetricMapping(Section):
             raise ValueError("`over` names the metric below the line of kind `ratio`, and only of that")
 
 
-class GenericMapping(Section):
+class GenericMapping(Section, frozen=True):
     """An engine described by its metrics' names. An endpoint uses it by `engine: NAME`."""
 
     signals: Annotated[list[MetricMapping], meta("which metric is which signal", min_length=1)]
@@ -114,7 +114,7 @@ class GenericMapping(Section):
     ] = []
 
 
-class GpuPolicy(Section):
+class GpuPolicy(Section, frozen=True):
     """Where GPU readings come from besides agents, and how many are kept."""
 
     dcgm: Annotated[list[str], meta("metrics pages of DCGM exporters", example=["http://10.0.0.11:9400/metrics"])] = []
@@ -122,7 +122,7 @@ class GpuPolicy(Section):
     max_gpus: Annotated[int, meta("GPUs and MIG devices that are kept at most", ge=1, le=1_000_000)] = 65536
 
 
-class SignalsPolicy(Section):
+class SignalsPolicy(Section, frozen=True):
     """Signals about endpoints: where they come from, how old they may be."""
 
     scrape: Annotated[ScrapePolicy, meta("scraping of the engines' pages")] = ScrapePolicy()

@@ -109,7 +109,7 @@ def _put_endpoint(entry: pb.Endpoint, one: EndpointSnapshot, now: float) -> None
 def _get_endpoint(entry: pb.Endpoint, pool: str, now: float) -> EndpointSnapshot:
     info = entry.info
     optional: Mapping[str, float | int | None] = {
-        field: getattr(info, field) if info.HasField(field) else None  # type: ignore[arg-type]
+        field: getattr(info, field) if info.HasField(field) else None
         for field in ("lora_max", "max_model_len", "block_size", "num_blocks", "started_at")
     }
     return EndpointSnapshot(

@@ -19,6 +19,9 @@ _STATUS = {
 }
 
 
+NOWHERE = Locality()
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """One host of an assignment. weight 0 = takes no new requests (sent as DRAINING: Envoy rejects weight 0).
@@ -29,7 +32,7 @@ class Host:
     address: str
     weight: int
     priority: int = 0
-    locality: Locality = Locality()
+    locality: Locality = NOWHERE
     health: str = "healthy"
 
 
@@ -72,4 +75,5 @@ def load_assignment(cluster: str, hosts: Sequence[Host]) -> bytes:
             if health != "draining":
                 total += host.weight
         group.load_balancing_weight.value = max(total, 1)
-    return assignment.SerializeToString(deterministic=True)
+    data: bytes = assignment.SerializeToString(deterministic=True)
+    return data

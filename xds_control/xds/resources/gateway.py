@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
     AccessLog,
@@ -212,5 +213,5 @@ def early_removal() -> TypedExtensionConfig:
     )
 
 
-def _filter(name: str, message: object) -> HttpFilter:
+def _filter(name: str, message: Any) -> HttpFilter:
     return HttpFilter(name=name, typed_config=pb.Any.pack(message))
