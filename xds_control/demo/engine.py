@@ -189,7 +189,7 @@ class DemoEngine:
     def _apply(self, body: bytes) -> control.Faults:
         faults, command = control.apply(self.faults, body)
         now = time.monotonic()
-        self.model.advance(now)
+        self._pump()
         if command.restart:
             for sequence in [*self.model.running, *self.model.waiting]:
                 self.model.abort(now, sequence)

@@ -149,7 +149,7 @@ class EngineModel:
 
     def submit(self, now: float, sequence: Sequence) -> None:
         """Queue a sequence. Raises QueueFullError at `max_queued`."""
-        self.advance(now)
+        self._run(now)
         limit = self.config.max_queued
         if limit is not None and len(self.waiting) >= limit:
             self.counters.rejections += 1
@@ -163,7 +163,7 @@ class EngineModel:
 
     def abort(self, now: float, sequence: Sequence) -> None:
         """The client went away: drop the sequence and free its blocks. No effect on a finished one."""
-        self.advance(now)
+        self._run(now)
         if sequence.done:
             return
         if sequence in self.running:
@@ -177,15 +177,18 @@ class EngineModel:
 
     def advance(self, now: float) -> list[Sequence]:
         """Do every step that ends by `now`; the sequences that got tokens or finished since the last call."""
-        while self._step_end is not None and self._step_end <= now:
-            end = self._step_end
-            self._end_step(end)
-            self._begin_step(end)
+        self._run(now)
         if not self._news:
             return []
         news = list(self._news)
         self._news.clear()
         return news
+
+    def _run(self, now: float) -> None:
+        while self._step_end is not None and self._step_end <= now:
+            end = self._step_end
+            self._end_step(end)
+            self._begin_step(end)
 
     def kick(self, now: float) -> None:
         """Start a step if none is running; after a submit, or after something was freed by hand."""
@@ -194,7 +197,7 @@ class EngineModel:
 
     def freeze(self, now: float, frozen: bool) -> None:
         """Stop the engine in the middle of its step, or let it go on from there."""
-        self.advance(now)
+        self._run(now)
         if frozen and not self._frozen:
             self._frozen_left = None if self._step_end is None else self._step_end - now
             self._step_end = None

@@ -236,6 +236,17 @@ def test_nobody_streaming_means_no_wake_per_step() -> None:
     assert wakes(streaming=False) <= 3
 
 
+def test_news_is_kept_until_somebody_asks_for_it() -> None:
+    model = EngineModel(config())
+    one, left = sequence(prompt=100, output=1), sequence(text="c")
+    model.submit(0.0, one)
+    model.submit(1.0, left)
+    model.abort(1.01, left)
+    model.freeze(1.02, True)
+    assert model.advance(1.03) == [one, left]
+    assert model.advance(1.04) == []
+
+
 def test_impossible_figures_are_refused() -> None:
     with pytest.raises(ValueError, match="prefill_tps"):
         config(prefill_tps=0.0)
