@@ -54,10 +54,12 @@ CONTINUE_RESPONSE_BODY: Final = delimited(_F4, b"")
 CONTINUE_REQUEST_TRAILERS: Final = delimited(_F5, b"")
 CONTINUE_RESPONSE_TRAILERS: Final = delimited(_F6, b"")
 
-_REMOVE_RESERVED: Final = b"".join(delimited(_F2, name.encode()) for name in names.RESERVED_REQUEST_HEADERS)
+_REMOVE_RESERVED: Final = b"".join(
+    delimited(_F2, name.encode()) for name in (*names.RESERVED_REQUEST_HEADERS, *names.CONTROL_REQUEST_HEADERS)
+)
 
 STRIP_REQUEST_HEADERS: Final = delimited(_F1, delimited(_F1, delimited(_F2, _REMOVE_RESERVED)))
-"""The answer to request headers whose body is still to come: client-sent copies of reserved headers go at once."""
+"""The answer to request headers whose body is still to come: reserved and control headers of the client go at once."""
 
 
 @lru_cache(maxsize=4096)
@@ -199,7 +201,7 @@ def response_headers_answer(set_headers: Mapping[str, str]) -> bytes:
 
 def immediate_answer(immediate: Immediate, decision: Decision | None = None) -> bytes:
     """An ImmediateResponse; the facts stay in the metadata so that the access log knows what was refused."""
-    headers = {"content-type": "application/json", names.REASON: immediate.reason, **immediate.headers}
+    headers = {names.REASON: immediate.reason, **immediate.headers}
     message = (
         delimited(_F1, b"\x08" + varint(immediate.status))
         + delimited(_F2, header_mutation(headers))

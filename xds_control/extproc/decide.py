@@ -10,8 +10,8 @@ import xxhash
 
 from xds_control.errors import PolicyError, Problem
 from xds_control.extproc.decision import Decision, Hold, Immediate, MetadataValue
-from xds_control.extproc.errorforms import error_body
 from xds_control.extproc.request import RequestView
+from xds_control.inspect.errors import error_body
 from xds_control.inspect.facts import BodyProblem, RequestFacts
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
@@ -53,13 +53,22 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The picker or admission refuses a request. reason: stable code; peer_reason: its name among llm-d's."""
+    """A request is refused. reason: our stable code. peer_reason: its name among llm-d's, sent beside ours.
+
+    body_code: the code in the answer's body where the API has a well-known one of its own.
+    """
 
     status: int
     reason: str
     message: str
     retry_after_s: float | None = None
     peer_reason: str = ""
+    body_code: str = ""
+
+    @property
+    def code(self) -> str:
+        """The code in the answer's body."""
+        return self.body_code or self.reason
 
 
 class Picker(Protocol):
@@ -218,6 +227,8 @@ class Decider:
             pools = spec.pools
             model = spec.model
         decision.model = facts.model
+        if not model and self.policy.control_headers:
+            model = _wanted_model(request.headers)
         choice = self._model_choice(decision, model or facts.model)
         if pools:
             decision.pool = next((pool for pool in pools if view.is_available(pool)), pools[0])
@@ -252,7 +263,8 @@ class Decider:
             return ModelChoice(pool=default)
         if not self.view.models and not policy.models and not default:
             return ModelChoice()  # nothing is known about models yet: let Envoy's own routes decide
-        return Refusal(404, "model_not_found", f"The model `{_clip(model)}` does not exist.")
+        message = f"The model `{_clip(model)}` does not exist."
+        return Refusal(404, "model-not-found", message, body_code="model_not_found")
 
     def _rewrite(self, decision: Decision, request: RequestView, model: str) -> None:
         facts = decision.facts
@@ -281,14 +293,14 @@ class Decider:
         return None
 
     def _refuse(self, decision: Decision, refusal: Refusal) -> None:
-        headers: dict[str, str] = {}
+        body, content_type = error_body(decision.facts.api, refusal.status, refusal.code, refusal.message)
+        headers = {"content-type": content_type}
         if refusal.retry_after_s is not None:
             headers["retry-after"] = str(max(1, -int(-refusal.retry_after_s // 1)))
         if refusal.peer_reason:
             headers["x-llm-d-request-dropped-reason"] = refusal.peer_reason
         if self.policy.emit_decision:
             headers[names.DECISION] = decision.id
-        body = error_body(decision.facts.api, refusal.status, refusal.reason, refusal.message)
         decision.reason = f"rejected:{refusal.reason}"
         decision.immediate = Immediate(refusal.status, refusal.reason, body, headers)
         decision.destinations = ()
@@ -334,6 +346,8 @@ class Decider:
             names.META_OUTPUT_TOKENS_ESTIMATE: facts.expected_output_tokens,
             names.META_MATCHED_TOKENS: decision.matched_tokens,
             names.META_PICK: decision.destinations[0] if decision.destinations else "",
+            names.META_TEXT_PROFILE: facts.text_profile,
+            names.META_IMAGES: facts.images,
         }
         if facts.text_profile:
             found[names.META_TEXT_PROFILE] = facts.text_profile
@@ -343,10 +357,16 @@ class Decider:
             found[names.META_SESSION] = f"{facts.session_key:016x}"
         if facts.prefix_keys:
             found[names.META_PREFIX] = f"{facts.prefix_keys[-1]:016x}"
-        if facts.extra:
-            # What learners need back with the outcome, such as the profile of the prompt's characters.
-            found.update({key: value for key, value in facts.extra.items() if isinstance(value, int | float | str)})
         decision.facts_metadata = found
+
+
+def _wanted_model(headers: Mapping[str, str]) -> str:
+    """The model that a control header asks to be written into the body, "" when none does."""
+    for name in names.MODEL_REWRITE:
+        value = headers.get(name)
+        if value:
+            return value
+    return ""
 
 
 def _prefix_of(facts: RequestFacts) -> int:

@@ -66,6 +66,7 @@ class _Call:
 
     def _failed(self, error: Exception) -> None:
         self._service.counters.failed += 1
+        self._stream.closed()
         status = INVALID_ARGUMENT if isinstance(error, ProtocolViolation | DecodeError) else INTERNAL
         _log.warning("ext_proc_stream_failed", error=str(error), status=status)
         self._rpc.finish(status, str(error))

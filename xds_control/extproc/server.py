@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import structlog
 from envoy.service.ext_proc.v3 import external_processor_pb2
+from google.protobuf.message import DecodeError
 
 from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.decision import Hold
@@ -75,16 +76,17 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
                 if stream.held is not None:
                     for answer in await self._resume(stream):
                         await context.write(answer)
-        except asyncio.CancelledError:
-            # Envoy resets the stream when the request is over or its client is gone: the usual end.
-            counters.cancelled += 1
-            raise
-        except StreamError as error:
+        except (StreamError, DecodeError) as error:
             counters.failed += 1
-            _log.warning("ext_proc_stream_failed", code=error.code, error=str(error))
-            await context.abort(getattr(grpc.StatusCode, error.grpc_status), str(error))
+            stream.closed()
+            status = error.grpc_status if isinstance(error, StreamError) else "INVALID_ARGUMENT"
+            _log.warning("ext_proc_stream_failed", error=str(error), status=status)
+            await context.abort(getattr(grpc.StatusCode, status), str(error))
         finally:
             counters.streams -= 1
+            if not stream.done:
+                # Envoy resets the stream when the request is over or its client is gone: a usual end.
+                counters.cancelled += 1
             stream.closed()
 
     async def _resume(self, stream: Stream) -> list[bytes]:

@@ -30,7 +30,9 @@ class JsonInspector:
     """Reads `model`, `stream`, `max_tokens` and the sizes of a JSON body."""
 
     def inspect(self, path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
-        api = "anthropic.messages" if path.endswith("/messages") else "ollama.chat" if "/api/" in path else "openai.chat"
+        api = (
+            "anthropic.messages" if path.endswith("/messages") else "ollama.chat" if "/api/" in path else "openai.chat"
+        )
         facts = RequestFacts(api=api, path=path, body_bytes=len(body))
         facts.service_class = headers.get("x-service-class", "")
         if not body:

@@ -30,13 +30,15 @@ from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.routing import RoutingPolicy
 
+REMOVED = {*names.RESERVED_REQUEST_HEADERS, *names.CONTROL_REQUEST_HEADERS}
+
 
 def test_buffered_body_routes_by_model_and_ends_the_stream() -> None:
     peer = Peer(decider_of(), BUFFERED)
     (first,) = peer.headers()
     assert first.WhichOneof("response") == "request_headers"
     assert not set_headers(first)
-    assert set(common(first).header_mutation.remove_headers) == set(names.RESERVED_REQUEST_HEADERS)
+    assert set(common(first).header_mutation.remove_headers) == REMOVED
     (second,) = peer.body(body_of("model-b"))
     assert second.WhichOneof("response") == "request_body"
     assert set_headers(second)[names.POOL] == "pool-b"
@@ -60,7 +62,7 @@ def test_header_only_request_is_decided_on_its_headers() -> None:
     (answer,) = peer.headers({":method": "GET", ":path": "/v1/models"}, end=True)
     assert answer.WhichOneof("response") == "request_headers"
     assert set_headers(answer)[names.POOL] == "pool-b"
-    assert set(common(answer).header_mutation.remove_headers) == set(names.RESERVED_REQUEST_HEADERS)
+    assert set(common(answer).header_mutation.remove_headers) == REMOVED
     assert peer.stream.done
 
 
@@ -94,9 +96,7 @@ def test_streamed_once_answers_only_headers_after_the_end() -> None:
 
 
 def test_partial_body_that_is_cut_is_not_called_malformed() -> None:
-    decider = decider_of(
-        extproc=ExtProcPolicy(on_malformed="reject"), routing=RoutingPolicy(default_pool="pool-a")
-    )
+    decider = decider_of(extproc=ExtProcPolicy(on_malformed="reject"), routing=RoutingPolicy(default_pool="pool-a"))
     peer = Peer(decider, PARTIAL)
     peer.headers()
     (answer,) = peer.body(body_of()[:10], end=False)
@@ -192,7 +192,7 @@ def test_unknown_model_is_404_in_the_form_of_the_api(path: str, shape: object) -
     assert shape(json.loads(immediate.body)) == "model_not_found"  # type: ignore[operator]
     sent = {one.header.key: one.header.raw_value for one in immediate.headers.set_headers}
     assert sent["content-type"] == b"application/json"
-    assert sent[names.REASON] == b"model_not_found"
+    assert sent[names.REASON] == b"model-not-found"
     assert metadata(answer)[names.NAMESPACE][names.META_MODEL] == "nobody"
     assert peer.stream.done
 

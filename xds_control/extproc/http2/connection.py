@@ -76,6 +76,7 @@ class Rpc:
         "_pending",
         "_status",
         "_window",
+        "gives_window",
         "handler",
         "is_closed",
         "is_half_closed",
@@ -94,6 +95,8 @@ class Rpc:
         self._opened = False
         self.stream = stream
         self.handler: Handler | None = None
+        self.gives_window = True
+        """False: the handler calls `consumed` itself, as it takes messages, so that a slow one slows its peer."""
         self.is_half_closed = False
         self.is_closed = False
 
@@ -387,7 +390,8 @@ class Connection:
             self._consumed = 0
         if rpc is not None:
             if size:
-                rpc.consumed(size)
+                if rpc.gives_window:
+                    rpc.consumed(size)
             elif ends:
                 rpc.ended()
             else:

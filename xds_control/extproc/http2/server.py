@@ -97,6 +97,8 @@ class Http2Server:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.services: dict[str, Service] = {}
+        self.fallback: Callable[[str], Service | None] | None = None
+        """Finds the service of a path that was not added."""
         self.connections: set[_Protocol] = set()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
@@ -135,6 +137,8 @@ class Http2Server:
 
         def accept(rpc: Rpc, path: str, metadata: dict[str, str]) -> Handler | None:
             service = self.services.get(path)
+            if service is None and self.fallback is not None:
+                service = self.fallback(path)
             return None if service is None else service(rpc, metadata, protocol.wake)
 
         return accept

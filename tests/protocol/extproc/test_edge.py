@@ -1,0 +1,320 @@
+"""The ext_proc edge over real gRPC channels, on both servers that it can run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from tests.unit.extproc.support import (
+    BUFFERED,
+    DUPLEX,
+    FirstPicker,
+    body_of,
+    decider_of,
+    headers_message,
+    pieces,
+    set_headers,
+)
+from xds_control.extproc.decide import Decider, Pick, Refusal
+from xds_control.extproc.decision import Decision, Hold
+from xds_control.extproc.edge import ExtProcEdge
+from xds_control.policy import headers as names
+from xds_control.policy.extproc import ExtProcPolicy
+
+METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+@pytest.fixture(params=["native", "grpc"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Client:
+    """An ext_proc client on one channel."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=LARGE)
+        self.process = self.channel.stream_stream(
+            METHOD,
+            request_serializer=ext_proc.ProcessingRequest.SerializeToString,
+            response_deserializer=ext_proc.ProcessingResponse.FromString,
+        )
+
+
+class Served:
+    """An edge with its client, for the length of a test."""
+
+    def __init__(self, decider: Decider, transport: str, **more: Any) -> None:
+        self._decider = decider
+        self._transport = transport
+        self._more = more
+
+    async def __aenter__(self) -> tuple[ExtProcEdge, Client]:
+        policy = ExtProcPolicy(transport=self._transport, max_body_bytes=16 << 20)  # type: ignore[arg-type]
+        self.edge = ExtProcEdge(lambda: self._decider, policy, **self._more)
+        self.health = HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.edge)
+        address = await self.edge.start("127.0.0.1:0")
+        self.client = Client(address)
+        return self.edge, self.client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.channel.close()
+        await self.edge.stop(0.2)
+
+
+async def ending(call: Any) -> grpc.StatusCode:
+    """The status that a call ends with, after whatever is still to be read."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return await call.code()  # type: ignore[no-any-return]
+
+
+def body_message(body: bytes, end: bool = True) -> ext_proc.ProcessingRequest:
+    return ext_proc.ProcessingRequest(request_body=ext_proc.HttpBody(body=body, end_of_stream=end))
+
+
+def first_message(mode: int, **config: Any) -> ext_proc.ProcessingRequest:
+    message = headers_message()
+    message.protocol_config.CopyFrom(ext_proc.ProtocolConfiguration(request_body_mode=mode, **config))
+    return message
+
+
+async def test_buffered_exchange_ends_cleanly(transport: str) -> None:
+    async with Served(decider_of(), transport) as (edge, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        assert (await call.read()).WhichOneof("response") == "request_headers"
+        await call.write(body_message(body_of("model-b")))
+        assert set_headers(await call.read())[names.POOL] == "pool-b"
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() == grpc.StatusCode.OK
+        assert edge.counters.requests == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 62_000, 62_001, 1 << 20, 8 << 20])
+async def test_full_duplex_bodies_of_any_size(transport: str, size: int) -> None:
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    async with Served(decider_of(), transport) as (_, client):
+        call = client.process()
+        await call.write(first_message(DUPLEX))
+        for start in range(0, max(size, 1), 60_000):
+            await call.write(body_message(body[start : start + 60_000], start + 60_000 >= size))
+        answers: list[ext_proc.ProcessingResponse] = []
+        while (answer := await call.read()) is not grpc.aio.EOF:
+            answers.append(answer)
+        assert answers[0].WhichOneof("response") == "request_headers"
+        assert b"".join(one.body for one in pieces(answers)) == body
+        assert pieces(answers)[-1].end_of_stream
+        assert await call.code() == grpc.StatusCode.OK
+
+
+async def test_large_buffered_body_in_one_message(transport: str) -> None:
+    body = body_of("model-b", text="y" * (8 << 20))
+    async with Served(decider_of(), transport) as (_, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        await call.write(body_message(body))
+        assert set_headers(await call.read())[names.POOL] == "pool-b"
+
+
+async def test_many_streams_at_once(transport: str) -> None:
+    async with Served(decider_of(), transport) as (edge, client):
+
+        async def one(number: int) -> str:
+            call = client.process()
+            await call.write(first_message(BUFFERED))
+            await call.read()
+            await call.write(body_message(body_of("model-b" if number % 2 else "model-a")))
+            return set_headers(await call.read())[names.POOL]
+
+        found = await asyncio.gather(*(one(number) for number in range(200)))
+        assert found == ["pool-b" if number % 2 else "pool-a" for number in range(200)]
+        assert edge.counters.requests == 200
+
+
+async def test_fault_is_a_grpc_error(transport: str) -> None:
+    class Broken(FirstPicker):
+        def pick(self, *args: object, **more: object) -> Pick | Refusal | None:
+            raise RuntimeError("broken")
+
+    async with Served(decider_of(picker=Broken(None)), transport) as (edge, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        await call.write(body_message(body_of()))
+        assert await ending(call) == grpc.StatusCode.INTERNAL
+        assert edge.counters.failed == 1
+
+
+async def test_peer_that_breaks_the_protocol(transport: str) -> None:
+    async with Served(decider_of(), transport) as (_, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        await call.write(first_message(BUFFERED))
+        assert await ending(call) == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_cancelled_midway_leaves_nothing_open(transport: str) -> None:
+    async with Served(decider_of(), transport) as (edge, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        assert edge.counters.streams == 1
+        call.cancel()
+        for _ in range(100):
+            if edge.counters.streams == 0:
+                break
+            await asyncio.sleep(0.02)
+        assert edge.counters.streams == 0
+        assert edge.counters.cancelled == 1
+
+
+class _Gate:
+    def admit(self, decision: Decision, headers: object, now: float) -> Hold:
+        return Hold(key=decision.id)
+
+
+@pytest.mark.parametrize("refusal", [None, Refusal(429, "queue-timeout", "Waited too long.")])
+async def test_held_request_waits_and_others_pass_it(transport: str, refusal: Refusal | None) -> None:
+    gate: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+    decider = decider_of()
+    decider.admission = _Gate()
+    async with Served(decider, transport, wait=lambda hold: gate) as (_, client):
+        held = client.process()
+        await held.write(first_message(BUFFERED))
+        await held.read()
+        await held.write(body_message(body_of("model-b")))
+        other = client.process()
+        await other.write(first_message(BUFFERED))
+        assert (await other.read()).HasField("request_headers")
+        gate.set_result(refusal)
+        answer = await held.read()
+        if refusal is None:
+            assert set_headers(answer)[names.POOL] == "pool-b"
+        else:
+            assert answer.immediate_response.status.code == 429
+        other.cancel()
+
+
+async def test_health_is_served_on_the_same_port(transport: str) -> None:
+    async with Served(decider_of(), transport) as (_, client):
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+        watch = stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+
+
+async def test_unknown_method(transport: str) -> None:
+    async with Served(decider_of(), transport) as (_, client):
+        call = client.channel.unary_unary("/no.such.Service/Method")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"")
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_message_beyond_the_limit(transport: str) -> None:
+    async with Served(decider_of(), transport) as (_, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        await call.write(body_message(b"x" * (18 << 20)))
+        assert await ending(call) == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class _Numbers(grpc.GenericRpcHandler):
+    """Services of every shape."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        name = handler_call_details.method.rpartition("/")[2]
+        if name == "Sum":
+            return grpc.stream_unary_rpc_method_handler(self._sum)
+        if name == "Count":
+            return grpc.unary_stream_rpc_method_handler(self._count)
+        if name == "Boom":
+            return grpc.unary_unary_rpc_method_handler(self._boom)
+        return None
+
+    async def _sum(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
+        return str(sum([len(message) async for message in messages])).encode()
+
+    async def _count(self, message: bytes, context: Any) -> AsyncIterator[bytes]:
+        for number in range(int(message)):
+            yield str(number).encode()
+
+    async def _boom(self, message: bytes, context: Any) -> bytes:
+        raise ValueError("boom")
+
+
+async def test_other_services_of_every_shape(transport: str) -> None:
+    policy = ExtProcPolicy(transport=transport)  # type: ignore[arg-type]
+    edge = ExtProcEdge(decider_of, policy)
+    edge.add_generic_rpc_handlers((_Numbers(),))
+    address = await edge.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(address, options=LARGE) as channel:
+
+        async def many() -> AsyncIterator[bytes]:
+            for _ in range(300):
+                yield b"x" * 100_000
+
+        assert await channel.stream_unary("/n.N/Sum")(many()) == b"30000000"
+        assert [one async for one in channel.unary_stream("/n.N/Count")(b"500")] == [b"%d" % n for n in range(500)]
+        with pytest.raises(grpc.aio.AioRpcError, match="boom"):
+            await channel.unary_unary("/n.N/Boom")(b"")
+    await edge.stop(0.1)
+
+
+async def test_unix_socket(transport: str, tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/ext_proc.sock"
+    edge = ExtProcEdge(decider_of, ExtProcPolicy(transport=transport))  # type: ignore[arg-type]
+    assert await edge.start(address) == address
+    client = Client(address)
+    call = client.process()
+    await call.write(first_message(BUFFERED))
+    assert (await call.read()).HasField("request_headers")
+    await client.channel.close()
+    await edge.stop(0.1)
+
+
+async def test_stop_lets_open_streams_end(transport: str) -> None:
+    edge = ExtProcEdge(decider_of, ExtProcPolicy(transport=transport))  # type: ignore[arg-type]
+    client = Client(await edge.start("127.0.0.1:0"))
+    call = client.process()
+    await call.write(first_message(BUFFERED))
+    await call.read()
+    stopping = asyncio.create_task(edge.stop(5))
+    await asyncio.sleep(0.1)
+    assert not stopping.done()
+    await call.write(body_message(body_of("model-b")))
+    assert set_headers(await call.read())[names.POOL] == "pool-b"
+    await asyncio.wait_for(stopping, 5)
+    await client.channel.close()
+
+
+async def test_address_in_use(transport: str) -> None:
+    first = ExtProcEdge(decider_of, ExtProcPolicy(transport=transport))  # type: ignore[arg-type]
+    address = await first.start("127.0.0.1:0")
+    second = ExtProcEdge(decider_of, ExtProcPolicy(transport=transport))  # type: ignore[arg-type]
+    with pytest.raises(OSError):
+        await second.start(address)
+    await first.stop(0)
+    await second.stop(0)
