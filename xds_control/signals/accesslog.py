@@ -37,6 +37,9 @@ OTHER: Final = "other"
 MAX_ROWS: Final = 20_000
 """Rows of one window; what comes beyond is counted in the row of no pool, no endpoint and class `other`."""
 
+SILENCE: Final = 1000
+"""Answers without a word about cached tokens after which an endpoint is taken not to tell of them."""
+
 _UPSTREAM_END: Final = 9  # AccessLogType.UpstreamEnd: one attempt ended
 _REQUEST_ENDS: Final = frozenset({0, 6})  # NotSet (older Envoys) and DownstreamEnd
 _STREAMED_TYPES: Final = ("text/event-stream", "application/x-ndjson", "application/stream+json", "application/jsonl")
@@ -98,6 +101,8 @@ class AccessLog:
         self._began = now
         self._window = fleet_pb2.Window()
         self._rows: dict[tuple[str, str, str], _Row] = {}
+        self._tell_cache: dict[str, int] = {}
+        """Endpoint that tells of cached tokens → answers with usage since it last did."""
         self.entries = 0
         """Entries taken since the start."""
         self.trouble: Counter[str] = Counter()
@@ -175,14 +180,9 @@ class AccessLog:
         endpoint = _address(common.upstream_remote_address)
         if field is None or not endpoint:
             return None
-        metadata = common.metadata.filter_metadata.get(names.NAMESPACE)
-        pool = service_class = ""
-        if metadata is not None:
-            fields = metadata.fields
-            pool = _text(fields.get(names.META_POOL))
-            service_class = _text(fields.get(names.META_CLASS))
-        pool = pool or common.upstream_cluster[:_MAX_STRING]
-        message = self._row(pool, endpoint, self._class_of(service_class)).message
+        # Entries of attempts carry no dynamic metadata: the cluster tells the pool, the class is unknown.
+        pool = common.upstream_cluster[:_MAX_STRING]
+        message = self._row(pool, endpoint, "").message
         setattr(message, field, getattr(message, field) + 1)
         return FailedAttempt(pool, endpoint, kind)
 
@@ -229,9 +229,15 @@ class AccessLog:
         if prompt is None:
             prompt = _count(headers.get("x-prompt-tokens"))
             completion = completion if completion is not None else _count(headers.get("x-generated-tokens"))
-        if cached is not None and prompt is not None and cached > prompt:
-            self.trouble["cached-over-prompt"] += 1
-            cached = prompt
+        if prompt is not None:
+            if cached is None:
+                cached = self._unsaid(endpoint)
+            else:
+                if len(self._tell_cache) < MAX_ROWS or endpoint in self._tell_cache:
+                    self._tell_cache[endpoint] = 0
+                if cached > prompt:
+                    self.trouble["cached-over-prompt"] += 1
+                    cached = prompt
 
         tags = common.custom_tags
         body_s = _micros(tags.get(names.TAG_TTFT_US))
@@ -323,6 +329,18 @@ class AccessLog:
             text_profile=profile,
             images=images,
         )
+
+    def _unsaid(self, endpoint: str) -> int | None:
+        """Cached tokens of an answer with usage that does not mention them. vLLM and SGLang leave a zero out: it is one
+        where the endpoint has told of cached tokens before, and lately."""
+        silent = self._tell_cache.get(endpoint)
+        if silent is None:
+            return None
+        if silent >= SILENCE:
+            del self._tell_cache[endpoint]  # started anew without the option
+            return None
+        self._tell_cache[endpoint] = silent + 1
+        return 0
 
     def _judge(
         self,

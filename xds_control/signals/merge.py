@@ -142,7 +142,8 @@ class FleetOutcomes:
                 column = _COLUMN[f"{name}.sum"]
                 line[column] = sketch.sum
                 line[column + 1] = sketch.count
-        self._to_pool(row, line, sketches, batch, now)
+        if row.requests:  # single attempts are their endpoint's, not the pool's: the request may have gone well
+            self._to_pool(row, line, sketches, batch, now)
         if row.endpoint:
             self._to_endpoint(row, line, sketches, batch, now)
         return True
@@ -290,6 +291,8 @@ class FleetOutcomes:
     ) -> dict[str, Stats]:
         found = {}
         for service_class, row in rows.items():
+            if not service_class:
+                continue  # single attempts
             sums = self._sums((row,), now, long)
             if any(sums.values()):
                 covered = self._table.covered_s((row,), now, long=long)

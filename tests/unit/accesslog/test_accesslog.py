@@ -222,6 +222,19 @@ def test_no_word_about_the_cache_is_not_a_miss() -> None:
     assert (row.cached_known, row.cached_tokens) == (100, 0)
 
 
+def test_an_endpoint_that_tells_of_hits_leaves_zeros_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accesslog, "SILENCE", 3)
+    log = log_of()
+    silent = entry(metadata={"prompt_tokens": 100.0, "completion_tokens": 5.0})
+    hit = entry(metadata={"prompt_tokens": 100.0, "completion_tokens": 5.0, "cached_tokens": 60.0})
+    other = entry(endpoint="10.0.0.2:8000", metadata={"prompt_tokens": 100.0, "completion_tokens": 5.0})
+    taken = log.take([silent, hit, silent, other, silent, silent, silent])
+    assert [one.cached_tokens for one in taken.finished] == [None, 60, 0, None, 0, 0, None]
+    rows = {row.endpoint: row for row in log.drain(1.0).outcomes}
+    assert (rows["10.0.0.1:8000"].cached_tokens, rows["10.0.0.1:8000"].cached_known) == (60, 400)
+    assert rows["10.0.0.2:8000"].cached_known == 0
+
+
 def test_tgi_tells_tokens_in_headers() -> None:
     made = entry(content_type="application/json", headers={"x-prompt-tokens": "70", "x-generated-tokens": "9"})
     finished, _ = one(made)

@@ -134,6 +134,13 @@ def test_attempts_that_failed_here_count_here_and_once() -> None:
     )
     assert fleet.take_counts(A) == Counts(connect=2, streak=2)
     assert fleet.take_counts(B) == Counts(ok=1)
+    stats = fleet.stats(A, 100.0)
+    assert stats is not None
+    assert stats.errors == {"connect": 2}
+    assert set(stats.classes) == {"high"}
+    pool = fleet.pool_stats("chat", 100.0)
+    assert pool is not None
+    assert pool.errors == {"connect": 1}
 
 
 def test_counts_are_since_the_last_call() -> None:
