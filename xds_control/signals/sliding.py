@@ -19,6 +19,7 @@ FINE_S: Final = 2.0
 FINE: Final = 5
 COARSE_S: Final = 10.0
 COARSE: Final = 5
+SHORT_S: Final = FINE_S * FINE
 _RATIO: Final = 5  # fine slots in a coarse one
 
 Vector = NDArray[np.float64]
@@ -90,6 +91,12 @@ class SlidingTable:
         chosen = list(rows)
         short = self._fine[chosen].sum(axis=1)
         return short, short + self._coarse[chosen].sum(axis=1)
+
+    def short_column(self, field: str, now: float) -> list[float]:
+        """One field's sums over the last 10 s, for every row by its number."""
+        self._turn(now)
+        sums: list[float] = self._fine[: self._used, :, self.fields.index(field)].sum(axis=1).tolist()
+        return sums
 
     def total(self, rows: Collection[int]) -> dict[str, float]:
         """The same since the rows were made."""

@@ -162,6 +162,15 @@ def test_client_errors_are_no_streak() -> None:
     assert fleet.take_counts(A) == Counts(client=1, backpressure=1)
 
 
+def test_rates_of_all_endpoints_at_once() -> None:
+    fleet = FleetOutcomes()
+    fleet.add(window(*[answered(A)] * 6, *[answered(A, service_class="low")] * 2, answered(B)), 100.0)
+    assert fleet.request_rates(102.0) == {A: 4.0, B: 0.5}
+    assert fleet.request_rates(150.0) == {A: 0.0, B: 0.0}
+    assert fleet.take_touched() == {A, B}
+    assert fleet.take_touched() == set()
+
+
 def test_shares_and_classes() -> None:
     fleet = FleetOutcomes()
     fleet.add(window(*[answered(A)] * 6, *[answered(B, service_class="low")] * 3, answered(B, ttft_s=5.0)), 100.0)
