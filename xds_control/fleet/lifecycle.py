@@ -18,6 +18,8 @@ from xds_control.fleet.readings import Readings
 from xds_control.fleet.snapshot import State
 from xds_control.policy.lifecycle import LifecyclePolicy
 
+__all__ = ["Action", "Event", "LifeView", "Lifecycle", "Outcomes"]
+
 
 class Lifecycle:
     """Lives of all endpoints. calibrate: whether new endpoints run the standard load before they take traffic."""
@@ -126,10 +128,11 @@ class Lifecycle:
             events += self._eject(life, reason, now)
         return events
 
-    def on_in_flight(self, address: str, requests: int, now: float) -> list[Event]:
-        """Requests that run there now, for draining."""
+    def on_in_flight(self, address: str, requests: int, now: float, *, at: float | None = None) -> list[Event]:
+        """Requests that run there, for draining. at: when they were counted, `now` when absent; a count from
+        before the drain began says nothing about it and is ignored."""
         life = self._lives.get(address)
-        if life is None:
+        if life is None or (life.state is State.DRAINING and at is not None and at <= life.since):
             return []
         life.in_flight = requests
         return self._drained(life, now)

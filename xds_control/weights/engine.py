@@ -31,6 +31,7 @@ from xds_control.weights.spec import SPECS
 from xds_control.weights.table import Bools, Column, Floats, SignalTable
 
 _ALWAYS = ("running", "waiting", "max_running", *gating.SIGNALS)
+_LONGEST_S = 86400.0
 _UNPROVEN = frozenset({State.NEW, State.PROBING, State.WARMING, State.EJECTED})
 
 
@@ -72,6 +73,8 @@ class WeightEngine:
         """Goes on from the weights that an earlier policy's engine pushed, so that a new policy moves them stepwise."""
         self._addresses = list(other._addresses)
         self._capacity = other._capacity.copy()
+        self._table.adopt(other._table)
+        self._gates.adopt(other._gates)
         self._settler.adopt(other._settler)
 
     def tick(self, inputs: Sequence[EndpointInput], now: float) -> PoolWeights:
@@ -148,7 +151,7 @@ class WeightEngine:
             dtype=np.float64,
         )
         slots = np.where(told > 0.0, told, np.where(known.raw > 0.0, known.raw, learned))
-        return np.where(np.isfinite(slots) & (slots > 0.0), slots, self._policy.waterfill.slots * unit)
+        return np.where(np.isfinite(slots) & (slots >= 1.0), slots, self._policy.waterfill.slots * unit)
 
     def _tiers(
         self, inputs: Sequence[EndpointInput], columns: Mapping[str, Column]
@@ -233,7 +236,11 @@ class WeightEngine:
         )
         factors.append(ramp_column(policy.slow_start, now - started))
         if self._form.waterfill and n:
-            service = [i.learned.service_s for i in inputs if i.learned is not None and i.learned.service_s]
+            service = [
+                i.learned.service_s
+                for i in inputs
+                if i.learned is not None and i.learned.service_s and 0.0 < i.learned.service_s < _LONGEST_S
+            ]
             factors.append(
                 waterfill_column(
                     policy.waterfill,

@@ -46,6 +46,11 @@ class GateBank:
     _closed: dict[str, Bools] = field(default_factory=dict)
     _admitted: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
+    def adopt(self, other: GateBank) -> None:
+        """Goes on from another bank: what was closed there stays closed until it may open."""
+        self._closed = {name: values.copy() for name, values in other._closed.items()}
+        self._admitted = other._admitted.copy()
+
     def reorder(self, old_index: npt.NDArray[np.int64]) -> None:
         """Moves the memory to a new order of endpoints; newcomers start with open gates."""
         for name, values in self._closed.items():

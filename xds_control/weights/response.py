@@ -43,30 +43,31 @@ def waterfill_column(
     factor = np.ones(len(capacity))
     if serving.any():
         has_running, has_waiting = running.confidence > 0.0, waiting.confidence > 0.0
-        queue = np.where(has_running, running.value, 0.0) + np.where(has_waiting, waiting.value, 0.0)
+        work = np.where(has_running, running.value, 0.0) + np.where(has_waiting, waiting.value, 0.0)
         confidence = np.where(
             has_running & has_waiting,
             np.minimum(running.confidence, waiting.confidence),
             np.maximum(running.confidence, waiting.confidence),
         )
         confidence = np.where(serving, confidence, 0.0)
-        # Per capacity, so that an unknown queue is taken as the pool's mean load and not as its mean length.
-        weight = confidence * capacity
-        load = fill(np.where(serving, queue / capacity, 0.0), confidence, 0.0)
-        if weight.sum() > 0.0:
-            mean = float((queue * confidence).sum() / weight.sum())
-            load = mean + (np.where(confidence > 0.0, queue / capacity, mean) - mean) * confidence
-        c, q = capacity[serving], (load * capacity)[serving]
-        in_service = float(np.where(has_running, running.value, queue)[serving & (confidence > 0.0)].sum())
-        arrivals = horizon_arrivals(
-            in_service,
-            update_s,
-            service_s,
-            policy.horizon_service_times,
-            float(slots[serving].sum()),
-            policy.least_horizon_slots,
-        )
-        factor[serving] = fill_factors(c, q, arrivals, policy.floor, policy.ceiling)
+        known = confidence > 0.0
+        if known.any():
+            # A fading endpoint counts by its confidence; one whose work is unknown gets the mean factor of the rest.
+            trust = confidence[known]
+            counted, queue = capacity[known] * trust, work[known] * trust
+            # What is in service is at most the slots. Counting it so keeps the answer monotone: less work at an
+            # endpoint never costs it share.
+            in_service = float(np.minimum(queue, slots[known] * trust).sum())
+            arrivals = horizon_arrivals(
+                in_service,
+                update_s,
+                service_s,
+                policy.horizon_service_times,
+                float((slots[known] * trust).sum()),
+                policy.least_horizon_slots,
+            )
+            factor[known] = fill_factors(counted, queue, arrivals, policy.floor, policy.ceiling)
+            factor = np.where(serving, fill(factor, confidence, 1.0, confidence * capacity), 1.0)
     return FactorColumn("load", factor, columns["occupancy"])
 
 
@@ -82,7 +83,7 @@ def curve_columns(
         if not confidence.any():
             continue  # nobody knows it: the curve says nothing
         goodness = normalise(curve, np.where(serving, column.value, np.nan))
-        goodness = with_floor(curve, fill(np.where(confidence > 0.0, goodness, 0.0), confidence, 1.0))
+        goodness = fill(np.where(confidence > 0.0, with_floor(curve, goodness), 0.0), confidence, 1.0)
         found.append(FactorColumn(curve.signal, goodness, column, goodness, curve.weight))
         weights.append(curve.weight)
     if not found:
@@ -114,7 +115,7 @@ def errors_column(columns: Mapping[str, Column], floor: float, serving: Bools) -
     column = columns["error_rate"]
     good = np.where(column.confidence > 0.0, 1.0 - column.value, 1.0)
     confidence = np.where(serving, column.confidence, 0.0)
-    return FactorColumn("errors", np.maximum(fill(good, confidence, 1.0), floor), column)
+    return FactorColumn("errors", fill(np.maximum(good, floor), confidence, 1.0), column)
 
 
 def fairness_column(policy: Fairness, rates: Sequence[float | None], due: Floats, serving: Bools) -> FactorColumn:

@@ -58,6 +58,7 @@ class Settler:
         self._pushed_at: float | None = None
         self._next_at = 0.0
         self._members_changed = True
+        self._left = 0
 
     def adopt(self, other: Settler) -> None:
         """Goes on from what another settler pushed."""
@@ -73,6 +74,8 @@ class Settler:
     def reorder(self, old_index: npt.NDArray[np.int64]) -> None:
         """Moves the memory to a new order of endpoints; -1 marks a newcomer."""
         here = old_index >= 0
+        serving = np.where(self._tier == Tier.ACTIVE, self._int, 0)
+        self._left += int(serving.sum()) - int(serving[old_index[here]].sum())
 
         def take(values: npt.NDArray[np.generic], default: float) -> npt.NDArray[np.generic]:
             if not len(values):
@@ -116,7 +119,7 @@ class Settler:
             bounded = stabilise.bound(normalised, capacity[index], policy.stabilise)
             start = self._start(index, tier, bounded, total)
             gain = stabilise.gain(self._turns[index], policy.stabilise)
-            stepped = stabilise.to_total(stabilise.step(start, bounded, gain, policy.stabilise), total)
+            stepped = stabilise.step(start, bounded, gain, policy.stabilise)
             equal = stabilise.equalise(stepped, dead_band)
             if self._at_rest(index, bounded, now):
                 # Nothing pulls at the weights any more: what the dead band left unequal is made equal.
@@ -188,7 +191,8 @@ class Settler:
         due = bool(reasons)
         moved = 0.0
         if due:
-            moved = _moved_share(before, self._tier, integers, tiers)
+            moved = _moved_share(before, self._tier, integers, tiers, self._left)
+            self._left = 0
             dt = 0.0 if self._pushed_at is None else max(0.0, now - self._pushed_at)
             live = np.isfinite(start)
             turns, direction = stabilise.guard(
@@ -205,9 +209,11 @@ class Settler:
         return Settled(self._int, fair, named, due, moved, tuple(reasons) if due else ())
 
 
-def _moved_share(before: Ints, tiers_before: Tiers, after: Ints, tiers: Tiers) -> float:
+def _moved_share(before: Ints, tiers_before: Tiers, after: Ints, tiers: Tiers, left: int) -> float:
+    """Share of traffic that changes its endpoint. left: weight of endpoints that are gone since."""
     old = np.where(tiers_before == Tier.ACTIVE, before, 0).astype(np.float64)
     new = np.where(tiers == Tier.ACTIVE, after, 0).astype(np.float64)
-    if old.sum() <= 0.0 or new.sum() <= 0.0:
-        return 1.0 if new.sum() != old.sum() else 0.0
-    return float(np.abs(new / new.sum() - old / old.sum()).sum() / 2.0)
+    total = float(old.sum()) + left
+    if total <= 0.0 or new.sum() <= 0.0:
+        return 1.0 if new.sum() != total else 0.0
+    return float((np.abs(new / new.sum() - old / total).sum() + left / total) / 2.0)

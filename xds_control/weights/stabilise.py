@@ -11,6 +11,9 @@ import numpy.typing as npt
 from xds_control.policy.weights import Stabilise
 from xds_control.weights.table import Bools, Floats
 
+_MOST_SHIFT = 30.0  # natural logarithm; larger than any ratio that weights can have
+_HALVINGS = 50
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -30,11 +33,26 @@ def bound(values: Floats, capacity: Floats, policy: Stabilise) -> Floats:
 
 
 def step(start: Floats, target: Floats, gain: Floats, policy: Stabilise) -> Floats:
-    """From the pushed weights towards the target: at most `max_step` as a ratio, times the oscillation guard's gain."""
-    limit = math.log(policy.max_step)
-    delta = np.log(target / start)
-    moved: Floats = start * np.exp(np.clip(delta, -limit, limit) * gain)
-    return moved
+    """From the pushed weights towards the target: at most `max_step` as a ratio, times the oscillation guard's gain.
+
+    Both sum to the pool's total and so does the result, within the limits: when one may not move as far as
+    it should, the rest take up the difference.
+    """
+    total = float(start.sum())
+    reach = np.exp(math.log(policy.max_step) * gain)
+    low, high = start / reach, start * reach
+    wanted = to_total(start * np.exp(np.log(target / start) * gain), total)
+    if ((wanted >= low) & (wanted <= high)).all():
+        return wanted
+    # The sum of clipped weights rises with their common factor: halve the interval until it meets the total.
+    lower, upper = -_MOST_SHIFT, _MOST_SHIFT
+    for _ in range(_HALVINGS):
+        middle = (lower + upper) / 2.0
+        if float(np.clip(wanted * math.exp(middle), low, high).sum()) < total:
+            lower = middle
+        else:
+            upper = middle
+    return np.clip(wanted * math.exp((lower + upper) / 2.0), low, high)
 
 
 def equalise(values: Floats, dead_band: float) -> Floats:

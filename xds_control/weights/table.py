@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 _MISSING = Reading(float("nan"), float("nan"), "")
+_HUGE = 1e15  # no signal is larger; squares and sums of it are still finite
 _FADE = 0.5  # a value counts fully until half of its age limit, then fades to nothing at the limit
 
 
@@ -73,6 +74,11 @@ class SignalTable:
             limits[name] = policy.age_limits_s.get(name) or (age_limits or {}).get(name) or spec.age_limit_s
         return cls(tuple(names), specs, half_lives, limits)
 
+    def adopt(self, other: SignalTable) -> None:
+        """Goes on from another table's smoothed values, where it has the same signals."""
+        self._state = {name: values.copy() for name, values in other._state.items() if name in self.specs}
+        self._at = other._at
+
     def reorder(self, old_index: npt.NDArray[np.int64]) -> None:
         """Moves the state to a new order of endpoints: `old_index[i]` is where endpoint i stood, -1 for a newcomer."""
         for name, values in self._state.items():
@@ -98,7 +104,7 @@ class SignalTable:
         age = np.where(finite, np.maximum(now - at, 0.0), np.nan)
         confidence = np.where(finite, np.clip((limit - age) / (limit * _FADE), 0.0, 1.0), 0.0)
         alive = confidence > 0.0
-        raw = np.where(alive, np.clip(raw, spec.low, spec.high), np.nan)
+        raw = np.where(alive, np.clip(raw, max(spec.low, -_HUGE), min(spec.high, _HUGE)), np.nan)
         before = self._state.get(name)
         if before is None or len(before) != n:
             before = np.full(n, np.nan)
@@ -116,12 +122,14 @@ def _alpha(dt: float, half_life: float) -> float:
     return 1.0 if half_life <= 0.0 else float(1.0 - np.exp2(-dt / half_life))
 
 
-def fill(values: Floats, confidence: Floats, neutral: float) -> Floats:
+def fill(values: Floats, confidence: Floats, neutral: float, weight: Floats | None = None) -> Floats:
     """Values blended towards the pool's mean as they age; absent ones take it. `neutral` when nobody has one.
 
-    An expired metric takes the mean of the rest: neither zero nor its last value (facts, formula 13).
+    An expired metric takes the mean of the rest: neither zero nor its last value.
+    weight: what each counts in the mean, its confidence when absent.
     """
-    total = float(confidence.sum())
+    counts = confidence if weight is None else weight
+    total = float(counts.sum())
     known = np.where(confidence > 0.0, values, 0.0)
-    mean = float((known * confidence).sum()) / total if total > 0.0 else neutral
+    mean = float((known * counts).sum()) / total if total > 0.0 else neutral
     return np.where(confidence >= 1.0, known, mean + (known - mean) * confidence)
