@@ -301,6 +301,12 @@ class ProfilePolicy(Section, frozen=True):
             raise ValueError("rule `scorers` needs at least one scorer")
 
 
+    @property
+    def narrows(self) -> bool:
+        """Whether it has filters of its own."""
+        return bool(self.require_labels or self.filters)
+
+
 class ProfileChoice(Section, frozen=True):
     """Which requests use a profile. All given conditions must hold; the first entry that matches decides."""
 

@@ -27,12 +27,13 @@ def least_cost(job: Job, costs: Floats, rng: random.Random) -> Choice:
     cost = job.profile.cost
     near = np.less_equal(costs, low + cost.tie_s + cost.tie_ratio * low, out=slots.near)
     if np.count_nonzero(near) == 1:
-        return best, reasons.PREFIX if slots.matched_dirty and slots.matched[best] else reasons.LEAST_COST
+        return best, reasons.PREFIX if job.levels and job.matched(best) else reasons.LEAST_COST
     places = near.nonzero()[0]
-    if slots.matched_dirty:
-        matched = slots.matched[places]
-        longest = int(matched.max())
-        if longest >= job.profile.affinity.min_match_ratio * job.prompt and longest > 0:
+    if job.hit_tokens and job.hit_tokens >= job.profile.affinity.min_match_ratio * job.prompt:
+        # Only a long match settles a tie: a short one that all prompts share would bring them all to one place.
+        matched = job.matched_all()[places]
+        longest = float(matched.max())
+        if longest >= job.profile.affinity.min_match_ratio * job.prompt:
             places = places[matched == longest]
             if len(places) == 1:
                 return int(places[0]), reasons.PREFIX
@@ -60,7 +61,7 @@ def tie(job: Job, places: Places, rng: random.Random) -> int:
 def expected_ttft(job: Job) -> Floats:
     """Expected time to first token of every slot: what this request itself would feel. Infinite where it may not go."""
     slots = job.slots
-    expected = slots.prefill * (job.prompt - slots.matched)
+    expected = slots.prefill * (job.prompt - job.matched_all() if job.levels else job.prompt)
     expected += slots.wait(job.now)
     if job.need > slots.kv_floor:
         expected += slots.kv_wait(job.need)
@@ -79,7 +80,7 @@ def affinity(job: Job, costs: Floats, rng: random.Random) -> Choice:
     if low == INFINITE:
         return -1, reasons.SATURATED
     slots = job.slots
-    if slots.matched_dirty:
+    if job.levels:
         need = policy.min_match_ratio * job.prompt
         if policy.min_match_tokens:
             need = min(need, policy.min_match_tokens)
@@ -131,7 +132,7 @@ def score_all(job: Job, places: list[int]) -> Floats:
 def _score(job: Job, name: str, places: list[int]) -> Floats:
     slots, profile = job.slots, job.profile
     chosen = [slots.at(i) for i in places]
-    matched = slots.matched[places] if slots.matched_dirty else np.zeros(len(places), dtype=np.int64)
+    matched = job.matched_all()[places] if job.levels else np.zeros(len(places))
     if name == "prefix":
         return scorers.prefix(matched, job.prompt, profile.prefix_length_weight, profile.prefix_length_tokens)
     if name == "lora":
@@ -191,7 +192,7 @@ def scored(job: Job, costs: Floats, rng: random.Random) -> tuple[int, str, list[
 def _long_matches(job: Job, places: list[int]) -> list[int]:
     """The filter `prefix-affinity`: the long matches that are not saturated; all when there are none."""
     slots, policy = job.slots, job.profile.affinity
-    if not slots.matched_dirty:
+    if not job.levels:
         return places
     expected = expected_ttft(job)[places]
     low = float(expected.min())

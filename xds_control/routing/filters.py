@@ -39,10 +39,8 @@ def allow(job: Job, limits: LimitPolicy, only: Sequence[str] | None) -> str:
             job.allowed = job.allowed & ~resting or job.allowed
         else:
             slots.resting = []
-    if limits.context_length:
-        length = job.prompt + (job.facts.max_output_tokens or 1)
-        if length > slots.shortest_context:
-            job.allowed = _keep(slots, job.allowed, lambda slot: slot.max_len >= length) or job.allowed
+    if limits.context_length and job.length > slots.shortest_context:
+        job.allowed = _keep(slots, job.allowed, lambda slot: slot.max_len >= job.length) or job.allowed
     if slots.ranged and "context-length" not in profile.scorers:
         tokens = job.prompt + job.output
         inside = _keep(
@@ -51,11 +49,8 @@ def allow(job: Job, limits: LimitPolicy, only: Sequence[str] | None) -> str:
             lambda slot: slot.label_range is None or slot.label_range[0] <= tokens <= slot.label_range[1],
         )
         job.allowed = inside or job.allowed
-    if slots.told_models and job.facts.model:
-        # An endpoint that lists its models and has neither this one nor the adapter cannot answer.
-        model = job.model
-        serving = _keep(slots, job.allowed, lambda slot: not slot.models or model in slot.models or model in slot.lora)
-        job.allowed = serving or job.allowed
+    if slots.told_models and job.model:
+        job.allowed = job.allowed & slots.serving(job.model) or job.allowed
     if profile.filters:
         _profile_filters(job)
     return ""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from xds_control.inspect.facts import RequestFacts
 from xds_control.policy.picker import ProfilePolicy
 from xds_control.routing.affinity import ranks
-from xds_control.routing.prefix_index import Levels, indices, pack
+from xds_control.routing.prefix_index import Levels, Path, indices, pack
 from xds_control.routing.slots import INFINITE, Columns, Floats, PoolSlots
 
 _LEVELS = 12
 
 
 class Job:
-    """Working state of one pick. prompt, output: tokens. need: KV tokens with margin. allowed: endpoints as bits."""
+    """Working state of one pick. prompt, output: tokens. need: KV tokens with margin. length: prompt plus the output
+    that the client allows. allowed: endpoints as bits."""
 
     __slots__ = (
         "allowed",
@@ -22,6 +25,7 @@ class Job:
         "facts",
         "hit_tokens",
         "keys",
+        "length",
         "levels",
         "lora",
         "model",
@@ -30,6 +34,7 @@ class Job:
         "now",
         "output",
         "packed",
+        "path",
         "pinned",
         "profile",
         "prompt",
@@ -59,6 +64,7 @@ class Job:
         limit = facts.max_output_tokens
         output = facts.expected_output_tokens or int(slots.rates.now.output)
         self.output = output if limit is None or limit > output else max(1, limit)
+        self.length = self.prompt + (limit or 1)
         self.need = (self.prompt + self.output) * (1.0 + profile.cost.kv_margin)
         self.model = model or facts.model
         self.lora = facts.lora or (self.model if self.model in slots.loras else "")
@@ -66,6 +72,7 @@ class Job:
         self.totals: Sequence[int] = ()
         self.packed = b""
         self.levels: Levels = []
+        self.path: Path = []
         self.hit_tokens = 0
         self.tie_key: int | None = facts.session_key or None
         self.pinned: int | None = None
@@ -77,15 +84,10 @@ class Job:
             keys, totals = keys[:count], totals[:count]
         self.keys, self.totals = keys, totals
         self.packed = pack(keys)
-        levels = self.slots.index.match(keys, self.packed, self.allowed)
+        levels = self.slots.index.match(keys, self.packed, self.allowed, self.path)
         if len(levels) > _LEVELS:
-            # Many short steps: the longest matches stay exact, the shorter ones are merged downwards.
-            merged: Levels = []
-            bits = 0
-            for _, some in levels[1:-_LEVELS]:
-                bits |= some
-            merged.append((levels[0][0], levels[0][1] | bits))
-            levels = merged + levels[-_LEVELS:]
+            # Many short steps: the longest matches stay exact, those between count as the shortest.
+            levels = levels[:1] + levels[1 - _LEVELS :]
         self.levels = levels
         deepest = levels[-1][0] if levels else 0
         self.hit_tokens = totals[deepest - 1] if deepest else 0
@@ -96,40 +98,57 @@ class Job:
     def price(self) -> Floats:
         """Total cost of every slot in seconds, infinite where it may not go. The array is the pool's own scratch."""
         slots, columns = self.slots, self.columns
-        vector = slots.vector
-        vector[0] = self.prompt
+        vector, costs, levels = slots.vector, slots.costs, self.levels
+        prompt = self.prompt
+        before = 0
+        if levels and levels[0][1] == slots.eligible_bits:
+            # What everybody holds, such as a common system prompt, is one subtraction.
+            before = min(self.totals[levels[0][0] - 1], prompt - 1)
+            levels = levels[1:]
+        vector[0] = prompt - before
         vector[1] = self.output
-        vector[2] = self.prompt + self.output
-        costs = slots.costs
+        vector[2] = prompt + self.output
         columns.matrix.dot(vector, out=costs)
-        costs += slots.wait(self.now)
+        np.add(costs, slots.wait(self.now), out=costs)
         if self.need > slots.kv_floor:
-            costs += slots.kv_wait(self.need)
-        matched = slots.matched
-        if slots.matched_dirty:
-            matched.fill(0)
-            slots.matched_dirty = False
-        if self.levels:
-            slots.matched_dirty = True
-            per_token, totals = columns.per_token, self.totals
-            most = self.prompt - 1
-            for blocks, bits in self.levels:
-                tokens = min(totals[blocks - 1], most)
-                if tokens <= 0:
+            np.add(costs, slots.kv_wait(self.need), out=costs)
+        if levels:
+            per_token, totals, spare = columns.per_token, self.totals, slots.spare
+            most = prompt - 1
+            for blocks, bits in levels:
+                tokens = totals[blocks - 1]
+                gain = float((tokens if tokens < most else most) - before)
+                if gain <= 0.0:
                     continue
+                before += int(gain)
                 if bits & (bits - 1) == 0:
                     i = bits.bit_length() - 1
-                    costs[i] -= per_token[i] * tokens
-                    matched[i] = tokens
+                    costs[i] -= per_token[i] * gain
                 else:
-                    places = slots.places(bits)
-                    costs[places] -= per_token[places] * tokens
-                    matched[places] = tokens
+                    np.multiply(per_token, gain, out=spare)
+                    np.multiply(spare, slots.inside(bits), out=spare)
+                    np.subtract(costs, spare, out=costs)
         if self.allowed != slots.eligible_bits:
             costs[slots.outside(self.allowed)] = INFINITE
         if self.lora and slots.loras:
             costs += slots.lora_cost(self.lora, self.profile.cost)
         return costs
+
+    def matched(self, index: int) -> int:
+        """Prompt tokens that a slot is believed to hold."""
+        for blocks, bits in reversed(self.levels):
+            if bits >> index & 1:
+                return min(self.totals[blocks - 1], self.prompt - 1)
+        return 0
+
+    def matched_all(self) -> Floats:
+        """The same of every slot. The array is scratch."""
+        slots = self.slots
+        matched = slots.matched
+        matched.fill(0.0)
+        for blocks, bits in self.levels:
+            matched[slots.places(bits)] = min(self.totals[blocks - 1], self.prompt - 1)
+        return matched
 
     def rendezvous(self, places: Sequence[int], key: int) -> list[int]:
         """These slots from the key's home down."""

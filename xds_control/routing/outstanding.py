@@ -12,14 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
 
-
-class _Pick(NamedTuple):
-    at: float
-    uncached: float
-    need: float
-    ready: float  # when its prefill was expected to be done
+_Pick = tuple[float, float, float, float]
+"""When, uncached tokens, KV tokens, and when its prefill is expected to be done."""
 
 
 class InFlight:
@@ -70,10 +65,10 @@ class InFlight:
 
     def pick(self, at: float, uncached: float, need: float, ready: float) -> None:
         """Counts a pick at once."""
-        pick = _Pick(at, uncached, need, ready)
+        pick = (at, uncached, need, ready)
         self._picks.append(pick)
         reading = self._reading
-        while reading and reading[0].ready <= at:
+        while reading and reading[0][3] <= at:
             reading.popleft()
         reading.append(pick)
         self._own += 1.0
@@ -103,7 +98,7 @@ class InFlight:
         self.anchored_at = at
         self._base = requests
         picks, ends = self._picks, self._ends
-        while picks and picks[0].at <= at:
+        while picks and picks[0][0] <= at:
             picks.popleft()
         self._ends = deque(end for end in ends if end[1] > at)
         self._own = float(len(picks) - len(self._ends))
@@ -117,8 +112,8 @@ class InFlight:
         if self.anchored_at > now - lease_s:
             return
         before = now - lease_s
-        if (self._picks and self._picks[0].at <= before) or len(self._ends) > 2 * len(self._picks) + 64:
-            while self._picks and self._picks[0].at <= before:
+        if (self._picks and self._picks[0][0] <= before) or len(self._ends) > 2 * len(self._picks) + 64:
+            while self._picks and self._picks[0][0] <= before:
                 self._picks.popleft()
             self._ends = deque(end for end in self._ends if end[0] > before)
             self._own = float(len(self._picks) - len(self._ends))
@@ -129,31 +124,31 @@ class InFlight:
         """Uncached tokens of own picks after `at`."""
         total = 0.0
         for pick in reversed(self._picks):
-            if pick.at <= at:
+            if pick[0] <= at:
                 break
-            total += pick.uncached
+            total += pick[1]
         return total
 
     def need_since(self, at: float) -> float:
         """KV tokens that own picks after `at` will take."""
         total = 0.0
         for pick in reversed(self._picks):
-            if pick.at <= at:
+            if pick[0] <= at:
                 break
-            total += pick.need
+            total += pick[2]
         return total
 
     def largest_unread(self, at: float) -> float:
         """Uncached tokens of the largest own pick from before `at` that was not expected to be read by then."""
-        return max((p.uncached for p in self._reading if p.at <= at < p.ready), default=0.0)
+        return max((p[1] for p in self._reading if p[0] <= at < p[3]), default=0.0)
 
     def unread(self, now: float, rate: float) -> float:
         """Uncached tokens of own picks that are not expected to be read yet."""
         total = 0.0
         for pick in reversed(self._reading):
-            if pick.ready <= now:
+            if pick[3] <= now:
                 break
-            total += min(pick.uncached, (pick.ready - now) / rate)
+            total += min(pick[1], (pick[3] - now) / rate)
         return total
 
     def forget(self) -> None:

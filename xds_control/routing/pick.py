@@ -35,9 +35,9 @@ class Pick:
     """The choice for one request, or why there is none.
 
     addresses: the pick, then those that stand ready for a retry; () when there is none, and `reason` says why.
-    cost_s: total cost of the pick, seconds; the parts below add up to it (wait, own prefill, KV wait, delay to
-    others, decode, memory, fixed). expected_ttft_s: expected time to first token.
-    matched_tokens: prompt tokens believed cached there. uncached_tokens: the rest, as charged.
+    matched_tokens: prompt tokens believed cached there. uncached_tokens: the rest.
+    expected_ttft_s: expected time to first token; cost_s: total cost of the pick (`explain` has its parts); wait_s:
+    its wait for the prefills ahead. Seconds.
     ahead_tokens, batch: uncached tokens ahead of it and requests in flight there at the pick; they travel in the
     request's metadata and come back with its outcome, for learning.
     prefill: prefill endpoint of a split request, "" otherwise. candidates: endpoints that could have been picked.
@@ -54,12 +54,6 @@ class Pick:
     expected_ttft_s: float = 0.0
     cost_s: float = 0.0
     wait_s: float = 0.0
-    prefill_s: float = 0.0
-    kv_wait_s: float = 0.0
-    interference_s: float = 0.0
-    decode_s: float = 0.0
-    memory_s: float = 0.0
-    fixed_s: float = 0.0
     ahead_tokens: int = 0
     batch: float = 0.0
     candidates: int = 0

@@ -291,9 +291,10 @@ class Picker:
                 pinned = slots.find(named[1])
                 if pinned is not None and 1 << pinned.index & allowed:
                     job.pinned = pinned.index
-        refused = allow(job, self._policy.limits, only)
-        if refused:
-            return Pick(reason=refused, profile=name)
+        if slots.told_models or slots.resting or slots.ranged or chosen.narrows or job.length > slots.shortest_context:
+            refused = allow(job, self._policy.limits, only)
+            if refused:
+                return Pick(reason=refused, profile=name)
         if self._policy.prefix.enabled and facts.prefix_keys:
             job.match(facts.prefix_keys, facts.prefix_tokens)
         return job
@@ -332,38 +333,31 @@ class Picker:
         return costs, chosen, reason, None
 
     def _price(self, job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
-        """The pick with its parts."""
+        """The pick with what is expected of it."""
         slots, i = job.slots, slot.index
         rate = float(slots.prefill[i])
-        matched = int(slots.matched[i]) if slots.matched_dirty else 0
+        matched = job.matched(i) if job.levels else 0
         uncached = job.prompt - matched
-        wait = max(0.0, float(slots.busy[i]) - job.now)
-        prefill = rate * uncached
-        kv_wait = 0.0
+        wait = float(slots.busy[i]) - job.now
+        if wait < 0.0:
+            wait = 0.0
+        expected = wait + rate * uncached + slots.rates.now.overhead + slot.stall
         if job.need > slots.kv_floor:
-            kv_wait = max(0.0, job.need - float(slots.free[i])) * float(slots.release[i])
-        columns = job.columns
-        fixed = float(columns.fixed[i])
+            expected += max(0.0, job.need - float(slots.free[i])) * float(slots.release[i])
         if job.lora and slots.loras:
-            fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
-        rates = slots.rates.now
+            expected += float(slots.lora_cost(job.lora, job.profile.cost)[i])
         return Pick(
-            reason=reason,
-            profile=job.name,
-            matched_tokens=matched,
-            uncached_tokens=uncached,
-            expected_ttft_s=wait + prefill + kv_wait + fixed + rates.overhead,
-            cost_s=float(costs[i]),
-            wait_s=wait,
-            prefill_s=prefill,
-            kv_wait_s=kv_wait,
-            interference_s=(float(columns.per_token[i]) - rate) * uncached,
-            decode_s=float(columns.per_output[i]) * job.output,
-            memory_s=float(columns.per_need[i]) * (job.prompt + job.output),
-            fixed_s=fixed,
-            ahead_tokens=int(wait / rate) if rate > 0 else 0,
-            batch=slot.flight.count,
-            candidates=job.allowed.bit_count(),
+            (),
+            reason,
+            job.name,
+            matched,
+            uncached,
+            expected,
+            float(costs[i]),
+            wait,
+            int(wait / rate) if rate > 0.0 else 0,
+            slot.flight.count,
+            job.allowed.bit_count(),
         )
 
     def _shed(self, job: Job, answer: Pick, slo_ttft_s: float) -> Pick | None:
@@ -424,7 +418,7 @@ class Picker:
     def _remember(self, job: Job, slot: Slot) -> None:
         prefix = self._policy.prefix
         index = job.slots.index
-        new = index.add(slot.index, job.keys, job.packed, job.totals, job.now)
+        new = index.add(slot.index, job.keys, job.packed, job.totals, job.now, job.path)
         if prefix.output_cached:
             index.add_output(slot.index, job.output, job.now)
         if new:
@@ -458,8 +452,7 @@ class Picker:
         transfer = job.profile.disagg.transfer_s_per_token * job.prompt
         rate = float(slots.prefill[best.index])
         answer.wait_s = max(0.0, float(slots.busy[best.index]) - job.now)
-        answer.prefill_s = rate * moved
-        answer.expected_ttft_s = answer.wait_s + answer.prefill_s + transfer + slots.rates.now.overhead
+        answer.expected_ttft_s = answer.wait_s + rate * moved + transfer + slots.rates.now.overhead
         self._charge(job, best, moved)
         return 0
 
@@ -474,35 +467,46 @@ class Picker:
         slot.rest_until = now + rest
         slots.resting.append(slot)
 
+    def _candidate(self, job: Job, slot: Slot, costs: Floats, answer: Pick) -> Candidate:
+        """An endpoint with the parts of its cost."""
+        slots, i, columns = job.slots, slot.index, job.columns
+        one = self._price(job, slot, costs, "")
+        rate = float(slots.prefill[i])
+        kv_wait = 0.0
+        if job.need > slots.kv_floor:
+            kv_wait = max(0.0, job.need - float(slots.free[i])) * float(slots.release[i])
+        fixed = float(columns.fixed[i])
+        if job.lora and slots.loras:
+            fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
+        return Candidate(
+            slot.address,
+            one.cost_s,
+            one.expected_ttft_s,
+            one.wait_s,
+            rate * one.uncached_tokens,
+            kv_wait,
+            (float(columns.per_token[i]) - rate) * one.uncached_tokens,
+            float(columns.per_output[i]) * job.output,
+            float(columns.per_need[i]) * (job.prompt + job.output),
+            fixed,
+            one.matched_tokens,
+            slot.flight.count,
+            slot.speed,
+            None if answer.scores is None else answer.scores.get(slot.address),
+            "" if one.cost_s < INFINITE else "at its limit",
+        )
+
     def _record(self, job: Job, answer: Pick, costs: Floats, identifier: str, limit: int = 8) -> Record:
         slots = job.slots
-        order = sorted(job.candidates(), key=lambda i: float(costs[i]))
-        total = len(order)
+        places = slots.places(job.allowed)
+        total = len(places)
+        order = [int(i) for i in places[costs[places].argsort()]]
         if limit:
             order = order[:limit]
         candidates = []
         for i in order:
             slot = slots.at(i)
-            one = self._price(job, slot, costs, "")
-            candidates.append(
-                Candidate(
-                    slot.address,
-                    one.cost_s,
-                    one.expected_ttft_s,
-                    one.wait_s,
-                    one.prefill_s,
-                    one.kv_wait_s,
-                    one.interference_s,
-                    one.decode_s,
-                    one.memory_s,
-                    one.fixed_s,
-                    one.matched_tokens,
-                    slot.flight.count,
-                    slot.speed,
-                    None if answer.scores is None else answer.scores.get(slot.address),
-                    "" if one.cost_s < INFINITE else "at its limit",
-                )
-            )
+            candidates.append(self._candidate(job, slot, costs, answer))
         if not limit:
             shown = slots.eligible_bits & ~job.allowed
             for slot in slots.each():

@@ -15,8 +15,10 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-RUN_BLOCKS = 16
+RUN_BLOCKS = 32
 """Most blocks in a run that is recorded at once: the grain of eviction."""
+USE_GRAIN_S = 0.25
+"""Uses of a run this close together count as one."""
 
 _RUN_BYTES = 420
 _BLOCK_BYTES = 12
@@ -24,7 +26,8 @@ _HOLD_BYTES = 210
 _NO_KEYS = b""
 
 Levels = list[tuple[int, int]]
-"""(blocks matched, set of endpoints as bits) from the shortest to the longest match; the sets are disjoint."""
+"""(blocks, set of endpoints as bits): all in the set hold at least so many leading blocks. Blocks rise, and each set
+is part of the one before."""
 
 _packers: list[struct.Struct] = []
 
@@ -61,22 +64,26 @@ def _common(keys: bytes, at: int, run: bytes) -> int:
 
 
 class _Run:
-    """Consecutive blocks with the same holders. `sizes`: tokens of each block. `last`: endpoint → time of last use.
-    `rest`: the run that was split off behind it, for which old entries of the use order stand too."""
+    """Consecutive blocks with the same holders. `totals`: tokens from the prompt's beginning to the end of each block,
+    `before`: to the run's beginning. `last`: endpoint → time of last use. `rest`: the run that was split off behind it,
+    for which old entries of the use order stand too."""
 
-    __slots__ = ("bits", "first", "keys", "last", "rest", "sizes", "tokens")
+    __slots__ = ("before", "bits", "first", "keys", "last", "rest", "tokens", "totals")
 
-    def __init__(self, first: int, keys: bytes, sizes: array[int]) -> None:
+    def __init__(self, first: int, keys: bytes, totals: array[int], before: int) -> None:
         self.first = first
         self.keys = keys
-        self.sizes = sizes
-        self.tokens = sum(sizes)
+        self.totals = totals
+        self.before = before
+        self.tokens = max(0, totals[-1] - before)
         self.bits = 0
         self.last: dict[int, float] = {}
         self.rest: _Run | None = None
 
 
 _Use = tuple[float, "_Run | int"]
+Path = list[_Run]
+"""Runs that a match walked whole, from the first block on."""
 
 
 class _Holder:
@@ -133,82 +140,110 @@ class PrefixIndex:
             if holder.tokens > tokens:
                 self._fit(slot, holder)
 
-    def match(self, first: Sequence[int], keys: bytes, live: int) -> Levels:
-        """Who of `live` holds how many leading blocks. first: the hashes; keys: the same, packed."""
-        runs = self._runs
+    def match(self, first: Sequence[int], keys: bytes, live: int, path: Path | None = None) -> Levels:
+        """Who of `live` holds how many leading blocks. first: the hashes; keys: the same, packed.
+
+        path: an empty list that takes the runs walked, for an `add` of the same chain right after.
+        """
+        get = self._runs.get
         count = len(first)
         at = 0
         alive = live & self.live
         levels: Levels = []
         while at < count:
-            run = runs.get(first[at])
+            run = get(first[at])
             if run is None:
                 break
             holders = alive & run.bits
             if holders != alive:
                 if at:
-                    levels.append((at, alive & ~holders))
+                    levels.append((at, alive))
                 alive = holders
                 if not holders:
-                    break
-            end = at * 8 + len(run.keys)
-            if keys[at * 8 : end] != run.keys:
-                at += _common(keys, at * 8, run.keys)
+                    return levels
+            stored = run.keys
+            end = at * 8 + len(stored)
+            if keys[at * 8 : end] != stored:
+                at += _common(keys, at * 8, stored)
                 break
+            if path is not None:
+                path.append(run)
             at = end >> 3
         if at and alive:
             levels.append((at, alive))
         return levels
 
-    def add(self, slot: int, first: Sequence[int], keys: bytes, totals: Sequence[int], now: float) -> int:
+    def add(
+        self,
+        slot: int,
+        first: Sequence[int],
+        keys: bytes,
+        totals: Sequence[int],
+        now: float,
+        path: Path | None = None,
+    ) -> int:
         """Records that an endpoint was sent this chain. totals: tokens up to and including each block.
 
-        Returns how many tokens of it are new there.
+        path: what `match` of the same chain walked, when nothing changed since. Returns how many tokens are new there.
         """
         holder = self._holders.get(slot)
         if holder is None:
             return 0
-        runs = self._runs
         bit = 1 << slot
-        count = len(first)
         at = 0
         new = 0
-        path: list[_Use] = []
+        used: list[_Use] = []
+        for run in path or ():
+            at += len(run.keys) >> 3
+            if not run.bits & bit:
+                new += self._hold(run, bit, holder)
+                run.last[slot] = now
+                used.append((now, run))
+            elif now - run.last[slot] >= USE_GRAIN_S:
+                run.last[slot] = now
+                used.append((now, run))
+        count = len(first)
+        get = self._runs.get
         while at < count:
-            run = runs.get(first[at])
-            if run is None:
-                end = min(at + RUN_BLOCKS, count)
+            known = get(first[at])
+            if known is None:
+                end = at + RUN_BLOCKS
+                if end > count:
+                    end = count
                 before = totals[at - 1] if at else 0
-                sizes = array("I")
-                for total in totals[at:end]:
-                    sizes.append(total - before if total > before else 0)
-                    before = total
-                run = runs[first[at]] = _Run(first[at], keys[at * 8 : end * 8], sizes)
+                run = _Run(first[at], keys[at * 8 : end * 8], array("I", totals[at:end]), before)
+                self._runs[first[at]] = run
                 self._blocks += end - at
+                new += self._hold(run, bit, holder)
             else:
+                run = known
                 end = at + (len(run.keys) >> 3)
                 if keys[at * 8 : end * 8] != run.keys:
                     end = at + _common(keys, at * 8, run.keys)
                     # A prompt that ends inside a run its endpoint holds anyway needs no split.
                     if end < count or not run.bits & bit:
                         self._split(run, end - at)
-            if not run.bits & bit:
-                run.bits |= bit
-                self._holds += 1
-                holder.runs += 1
-                new += run.tokens
+                if not run.bits & bit:
+                    new += self._hold(run, bit, holder)
             run.last[slot] = now
-            path.append((now, run))
+            used.append((now, run))
             at = end
         holder.tokens += new
-        path.reverse()
-        uses = holder.uses
-        uses.extend(path)
+        if used:
+            used.reverse()
+            uses = holder.uses
+            uses.extend(used)
+            if len(uses) > holder.compact_at:
+                self._compact(slot, holder)
         if holder.tokens > holder.capacity:
             self._fit(slot, holder)
-        if len(uses) > holder.compact_at:
-            self._compact(slot, holder)
         return new
+
+    def _hold(self, run: _Run, bit: int, holder: _Holder) -> int:
+        run.bits |= bit
+        self._holds += 1
+        holder.runs += 1
+        return run.tokens
 
     def add_output(self, slot: int, tokens: int, now: float) -> None:
         """Generated tokens take room too, though nobody can match them yet."""
@@ -264,20 +299,20 @@ class PrefixIndex:
                 self._holds -= 1
                 if not piece.bits and self._runs.get(piece.first) is piece:
                     del self._runs[piece.first]
-                    self._blocks -= len(piece.sizes)
+                    self._blocks -= len(piece.totals)
             piece = piece.rest
 
     def _split(self, run: _Run, blocks: int) -> None:
         """Cuts a run in two after `blocks` blocks; both keep holders and times of use."""
         first = int.from_bytes(run.keys[blocks * 8 : blocks * 8 + 8], "little")
-        tail = _Run(first, run.keys[blocks * 8 :], run.sizes[blocks:])
+        tail = _Run(first, run.keys[blocks * 8 :], run.totals[blocks:], run.totals[blocks - 1])
         tail.bits = run.bits
         tail.last = dict(run.last)
         tail.rest = run.rest
         run.rest = tail
         run.keys = run.keys[: blocks * 8]
-        run.sizes = run.sizes[:blocks]
-        run.tokens = sum(run.sizes)
+        run.totals = run.totals[:blocks]
+        run.tokens -= tail.tokens
         self._runs[first] = tail
         for slot in run.last:
             self._holders[slot].runs += 1

@@ -38,7 +38,8 @@ class Slot:
     """One endpoint.
 
     speed: factor on its times. kv_capacity, kv_used: tokens; capacity is infinite when unknown.
-    eligible: may be picked at all. known: its load is known and fresh. belief: tokens its cache is taken to hold.
+    eligible: may be picked at all; takes: as a decode endpoint. known: its load is known and fresh.
+    belief: tokens its cache is taken to hold.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class Slot:
         "sent_at",
         "speed",
         "stall",
+        "takes",
         "told_busy_until",
         "waiting",
         "without_hit_at",
@@ -86,6 +88,7 @@ class Slot:
         self.kv_used = 0.0
         self.kv_at = -INFINITE
         self.eligible = False
+        self.takes = False
         self.known = False
         self.cache = 0.0
         self.doubtful = False
@@ -126,11 +129,10 @@ class Columns:
     """Prices of all slots for one set of cost weights, as columns of one matrix: seconds per uncached token (what it
     does to the others included), per output token, price of a KV token, and a fixed part, infinite = not now."""
 
-    __slots__ = ("cost", "fixed", "matrix", "per_need", "per_output", "per_token", "priced_memory")
+    __slots__ = ("cost", "fixed", "matrix", "per_need", "per_output", "per_token")
 
     def __init__(self, cost: CostPolicy, size: int) -> None:
         self.cost = cost
-        self.priced_memory = False
         self.resize(size)
 
     def resize(self, size: int) -> None:
@@ -159,11 +161,13 @@ class PoolSlots:
         self.by_address: dict[str, Slot] = {}
         self.size = 64
         self.columns = {cost: Columns(cost, self.size) for cost in {profile.cost: None for profile in profiles}}
+        self.column_sets = tuple(self.columns.values())
         self._free_slots: list[int] = []
         self._bits_of: dict[str, int] = {}
         self._bits_of_host: dict[str, int] = {}
         self._places: dict[int, Places] = {}
         self._masks: dict[int, npt.NDArray[np.bool_]] = {}
+        self._inside: dict[int, Floats] = {}
         self.eligible_bits = 0
         self.prefill_bits = 0
         self.resting: list[Slot] = []
@@ -174,6 +178,7 @@ class PoolSlots:
         self.cooldown_s = policy.limits.cooldown_s
         self._lora_costs: dict[tuple[str, CostPolicy], Floats] = {}
         self.told_models = False
+        self._serving: dict[str, int] = {}
         self._previous: PoolSnapshot | None = None
         self._epoch = 0.0
         self._allocate()
@@ -201,9 +206,10 @@ class PoolSlots:
             seeds[: len(old)] = old
         self.seeds = seeds
         self.costs: Floats = np.zeros(self.size)
-        self.matched: npt.NDArray[np.int64] = np.zeros(self.size, dtype=np.int64)
-        self.matched_dirty = False
+        self.matched: Floats = np.zeros(self.size)
         self.near: npt.NDArray[np.bool_] = np.zeros(self.size, dtype=np.bool_)
+        self.spare: Floats = np.zeros(self.size)
+        self._zeros: Floats = np.zeros(self.size)
         self._waits: Floats = np.zeros(self.size)
         self._kv_waits: Floats = np.zeros(self.size)
         self.vector: Floats = np.zeros(4)
@@ -249,6 +255,7 @@ class PoolSlots:
         self.ranged = self.told_models = False
         self.loras = {}
         self._lora_costs.clear()
+        self._serving.clear()
         self._bits_of, self._bits_of_host = {}, {}
         for slot in slots:
             one = slot.endpoint
@@ -257,6 +264,7 @@ class PoolSlots:
             declared = one.capacity / mean_capacity if mean_capacity and one.capacity > 0 else None
             slot.speed = self.rates.speed(slot.address, declared)
             slot.eligible = one.pickable
+            slot.takes = one.pickable and slot.role != "prefill"
             slot.limit = policy.limits.max_concurrency or INFINITE
             slot.stall = self._stall(slot, now)
             slot.doubtful = doubtful
@@ -275,8 +283,6 @@ class PoolSlots:
                 self.ranged = self.ranged or slot.label_range is not None
         self.resting = [slot for slot in slots if slot.rest_until > now]
         self.kv_floor = INFINITE
-        for columns in self.columns.values():
-            columns.priced_memory = False
         for slot in slots:
             self.price(slot)
         self._fade(now)
@@ -311,30 +317,30 @@ class PoolSlots:
         per_token = rates.prefill * speed
         self.prefill[i] = per_token
         self.counts[i] = count
-        added = rates.per_sequence + rates.per_kv_token * rates.context
-        step = speed * (rates.base + rates.per_sequence * count + rates.per_kv_token * used + count * added)
+        per_kv_token, per_sequence = rates.per_kv_token, rates.per_sequence
+        added = per_sequence + per_kv_token * rates.context
+        step = speed * (rates.base + per_kv_token * used + count * (per_sequence + added))
         capacity = slot.kv_capacity
         use = 0.0
         if capacity != INFINITE:
             free = self.free[i] = capacity - used
-            if slot.eligible and free < self.kv_floor:
+            if free < self.kv_floor and slot.eligible:
                 self.kv_floor = free
             use = used / capacity
-            self.release[i] = rates.residence_s / max(used, 0.05 * capacity)
-        for columns in self.columns.values():
+            self.release[i] = rates.residence_s / (used if use > 0.05 else 0.05 * capacity)
+        fixed = slot.stall if slot.takes and count < slot.limit else INFINITE
+        for columns in self.column_sets:
             cost = columns.cost
             columns.per_token[i] = per_token * (1.0 + cost.interference * count)
             columns.per_output[i] = cost.decode * step
-            need = 0.0
             if use > cost.memory_knee:
-                over = min(1.5, (use - cost.memory_knee) / (1.0 - cost.memory_knee))
-                need = cost.memory_price * over * over * rates.residence_s / capacity
-                columns.priced_memory = True
-            columns.per_need[i] = need
-            fixed = INFINITE
-            if slot.eligible and slot.role != "prefill" and count < slot.limit:
-                fixed = slot.stall + cost.stale_s if slot.doubtful else slot.stall
-            columns.fixed[i] = fixed
+                over = (use - cost.memory_knee) / (1.0 - cost.memory_knee)
+                if over > 1.5:
+                    over = 1.5
+                columns.per_need[i] = cost.memory_price * over * over * rates.residence_s / capacity
+            else:
+                columns.per_need[i] = 0.0
+            columns.fixed[i] = fixed + cost.stale_s if slot.doubtful else fixed
 
     def places(self, bits: int) -> Places:
         """Slots of a set, as an index array. Remembered, because the same sets come again and again."""
@@ -343,6 +349,16 @@ class PoolSlots:
             if len(self._places) >= _CACHED:
                 self._places.clear()
             found = self._places[bits] = np.array(indices(bits), dtype=np.intp)
+        return found
+
+    def inside(self, bits: int) -> Floats:
+        """1 for every slot of the set, 0 elsewhere. Remembered like `places`."""
+        found = self._inside.get(bits)
+        if found is None:
+            if len(self._inside) >= _CACHED // 4:
+                self._inside.clear()
+            found = self._inside[bits] = np.zeros(self.size)
+            found[self.places(bits)] = 1.0
         return found
 
     def outside(self, bits: int) -> npt.NDArray[np.bool_]:
@@ -376,12 +392,12 @@ class PoolSlots:
     def wait(self, now: float) -> Floats:
         """Seconds of prefill ahead at every slot. The array is scratch."""
         waits = np.subtract(self.busy, now, out=self._waits)
-        return np.maximum(waits, 0.0, out=waits)
+        return np.maximum(waits, self._zeros, out=waits)
 
     def kv_wait(self, need: float) -> Floats:
         """Seconds until so many KV tokens are free at every slot, as requests there end. The array is scratch."""
         waits = np.subtract(need, self.free, out=self._kv_waits)
-        np.maximum(waits, 0.0, out=waits)
+        np.maximum(waits, self._zeros, out=waits)
         return np.multiply(waits, self.release, out=waits)
 
     def lora_cost(self, adapter: str, cost: CostPolicy) -> Floats:
@@ -401,6 +417,19 @@ class PoolSlots:
         """Endpoints that may be picked and that a subset hint names."""
         return resolve(hint, self._bits_of, self._bits_of_host)
 
+    def serving(self, model: str) -> int:
+        """Endpoints that list the model or adapter, or list nothing: others cannot answer for it."""
+        found = self._serving.get(model)
+        if found is None:
+            if len(self._serving) >= _CACHED:
+                self._serving.clear()
+            found = 0
+            for slot in self.each():
+                if not slot.models or model in slot.models or model in slot.lora:
+                    found |= 1 << slot.index
+            self._serving[model] = found
+        return found
+
     def of_bits(self, bits: int) -> Iterable[Slot]:
         """The endpoints of a set."""
         for i in self.places(bits):
@@ -418,6 +447,7 @@ class PoolSlots:
                 self.size *= 2
                 self._allocate()
                 self._masks.clear()
+                self._inside.clear()
                 for columns in self.columns.values():
                     columns.resize(self.size)
         slot = Slot(index, one)
