@@ -24,6 +24,7 @@ class DeltaSubscription(Subscription):
         super().__init__(rtype)
         self._first = True
         self._globs: dict[str, str] = {}  # subscribed xdstp glob → the prefix it covers
+        self._unheard: set[str] = set()  # removals in a rejected response: said again with the next one
 
     def request(
         self,
@@ -39,7 +40,10 @@ class DeltaSubscription(Subscription):
         The edits count whatever the nonce: they will not be repeated. Unsubscribing comes first, so that a name in
         both lists is subscribed to anew.
         """
+        outstanding = self.progress.outstanding
         answered = self.progress.answered(nonce, error, now)
+        if answered and error is not None and outstanding is not None:
+            self._unheard.update(outstanding.removed)
         first, self._first = self._first, False
         self._unsubscribe([canonical(n) for n in unsubscribe])
         names = [canonical(n) for n in subscribe]
@@ -125,6 +129,9 @@ class DeltaSubscription(Subscription):
         self.asked = set()
         if not (send or removed or owed):
             return None
+        if self._unheard:
+            removed += [n for n in sorted(self._unheard) if n not in removed and view.resolve(n) is None]
+            self._unheard.clear()
         resources = tuple(send[n] for n in sorted(send))
         fresh = tuple(r for r in resources if self.sent.get(r.name) != r.version)
         self._hold(view, fresh, removed)

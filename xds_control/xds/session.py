@@ -198,7 +198,7 @@ class Session:
             self._host.wrote(self, reply.type.short, len(data))
 
     def _set_timer(self) -> None:
-        at = self.state.wake_at(self._clock())
+        at = self.state.wake_at()
         if self._timer is not None:
             if at == self._timer_at:
                 return

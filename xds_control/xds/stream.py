@@ -50,24 +50,30 @@ class Nack:
 class _Wait:
     """A wait that is given up after a while, and starts afresh once its reason has gone."""
 
-    __slots__ = ("limit", "since")
+    __slots__ = ("_expired", "_limit", "_since")
 
     def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.since: float | None = None
+        self._limit = limit
+        self._since: float | None = None
+        self._expired = False
 
     def holds(self, reason: bool, now: float) -> bool:
         if not reason:
-            self.since = None
+            self.reset()
             return False
-        if self.since is None:
-            self.since = now
-        return now < self.since + self.limit
+        if self._since is None:
+            self._since = now
+        self._expired = self._expired or now >= self._since + self._limit
+        return not self._expired
 
-    def ends_at(self, now: float) -> float | None:
-        if self.since is None or now >= self.since + self.limit:
-            return None
-        return self.since + self.limit
+    def reset(self) -> None:
+        """Nothing waits."""
+        self._since = None
+        self._expired = False
+
+    def ends_at(self) -> float | None:
+        """When it will be given up. It may have passed: what was not seen to expire must still be looked at."""
+        return None if self._since is None or self._expired else self._since + self._limit
 
 
 class StreamState:
@@ -186,11 +192,15 @@ class StreamState:
                 self._count += 1
                 self._sent(reply)
                 return reply
+        if waits is None:
+            self._make.reset()
+        if holds is None:
+            self._break.reset()
         return None
 
-    def wake_at(self, now: float) -> float | None:
+    def wake_at(self) -> float | None:
         """When `take` should be called again though nothing happened; None = no such time."""
-        times = [self._make.ends_at(now), self._break.ends_at(now)]
+        times = [self._make.ends_at(), self._break.ends_at()]
         times += [s.wake_at() for s in self._ordered if s.progress.outstanding is None]
         return min((t for t in times if t is not None), default=None)
 
