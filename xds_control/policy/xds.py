@@ -62,11 +62,16 @@ class XdsPolicy(Section, frozen=True):
         float, meta("how long a connection over its age may finish what it does", unit="s", ge=1)
     ] = 30.0
     load_report_interval_s: Annotated[
-        float, meta("how often clients are asked to report load (LRS), 0 = not at all", unit="s", ge=0)
-    ] = 0.0
+        float,
+        meta("how often clients that report load (LRS) are asked to, 0 = load reports are not taken", unit="s", ge=0),
+    ] = 1.0
+    client_status: Annotated[bool, meta("whether the port tells the state of its clients (CSDS)")] = True
     tls: Annotated[XdsTls | None, meta("TLS of the port, none = plain text")] = None
     token_file: Annotated[
         str | None,
         meta("file with the bearer token that clients must send; one token a line, so that it can be rotated"),
     ] = None
+    insecure: Annotated[
+        bool, meta("allow a port that others can reach without TLS, or with TLS that lets everybody in")
+    ] = False
     reflection: Annotated[bool, meta("whether the port describes its services (gRPC reflection)")] = False

@@ -22,6 +22,8 @@ from xds_control.xds.cache import CacheStats, Change, SnapshotCache, TypeChange,
 from xds_control.xds.clients import ClientStatus, TypeStatus
 from xds_control.xds.errors import Invalid, InvalidResource, StreamEnd
 from xds_control.xds.groups import NodeGroup, by_cluster, by_id, by_metadata, mapped, one_group
+from xds_control.xds.lrs import LoadReport
+from xds_control.xds.metrics import XdsCollector
 from xds_control.xds.resource import Resource, content_version
 from xds_control.xds.server import XdsServer
 from xds_control.xds.stream import Nack
@@ -43,6 +45,7 @@ __all__ = [
     "ClientStatus",
     "Invalid",
     "InvalidResource",
+    "LoadReport",
     "Nack",
     "NodeGroup",
     "Resource",
@@ -52,6 +55,7 @@ __all__ = [
     "TypeChange",
     "TypeStatus",
     "Wrapped",
+    "XdsCollector",
     "XdsPolicy",
     "XdsServer",
     "XdsTls",

@@ -19,13 +19,16 @@ from xds_control.errors import ConfigError
 from xds_control.policy.xds import XdsPolicy
 from xds_control.xds.cache import SnapshotCache
 from xds_control.xds.clients import ClientStatus
+from xds_control.xds.describe import add_reflection
 from xds_control.xds.encode import Encoder
 from xds_control.xds.errors import StreamEnd
 from xds_control.xds.groups import Node, NodeGroup, one_group
+from xds_control.xds.security import TokenCheck, TokenFile, check_exposure, server_credentials
+from xds_control.xds.services import CSDS_SERVICE, LRS_SERVICE, OnLoad, client_status_handler, load_report_handler
 from xds_control.xds.session import Session
 from xds_control.xds.stats import ServerStats
 from xds_control.xds.stream import Limits, Nack, StreamState
-from xds_control.xds.types import KNOWN, ResourceType
+from xds_control.xds.types import CDS, KNOWN, ResourceType
 from xds_control.xds.view import GroupView
 
 log = structlog.get_logger("xds_control.xds")
@@ -42,7 +45,8 @@ class XdsServer:
 
     node_group: group of a node, by its message; default one group "". on_nack: called with every NACK.
     on_missing(group, type_url, names): called when a client asks for names that do not exist; it may put them into
-    the cache at once. clock: monotonic seconds.
+    the cache at once. on_load: called with the rows of each load report. clock: monotonic seconds. wall: seconds
+    since 1970.
     """
 
     def __init__(
@@ -53,7 +57,9 @@ class XdsServer:
         *,
         on_nack: OnNack | None = None,
         on_missing: OnMissing | None = None,
+        on_load: OnLoad | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.cache = cache
         self.options = options or XdsPolicy()
@@ -62,7 +68,9 @@ class XdsServer:
         self._node_group = node_group
         self._on_nack = on_nack
         self._on_missing = on_missing
+        self._on_load = on_load
         self._clock = clock
+        self._wall = wall
         self._sessions: dict[str, Session] = {}
         self._by_group: dict[str, dict[str, Session]] = {}
         self._limits = Limits(
@@ -92,10 +100,18 @@ class XdsServer:
         """
         if self._server is not None:
             raise ConfigError("the xDS server has been started already")
-        server = grpc.aio.server(options=self._channel_arguments())
+        options = self.options
+        check_exposure(address, options)
+        guards = [TokenCheck(TokenFile(options.token_file), self._unauthorised)] if options.token_file else []
+        server = grpc.aio.server(options=self._channel_arguments(), interceptors=guards)
         server.add_generic_rpc_handlers((*self.handlers(), *self._extra))
+        if options.reflection:
+            add_reflection(server, _service_names(options))
         try:
-            port = server.add_insecure_port(address)
+            if options.tls is not None:
+                port = server.add_secure_port(address, server_credentials(options.tls))
+            else:
+                port = server.add_insecure_port(address)
         except RuntimeError as problem:
             raise ConfigError(f"cannot listen on {address}: {problem}") from None
         if port == 0 and not address.startswith("unix"):
@@ -125,9 +141,13 @@ class XdsServer:
             self._server = None
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The discovery services as handlers, for a server of one's own."""
+        """All services as handlers, for a server of one's own."""
         made = [self._service(ADS_SERVICE, "AggregatedResources", None, sotw=True)]
         made += [self._service(t.service, t.method, t, sotw=t.sotw) for t in KNOWN if t.service]
+        if self.options.client_status:
+            made.append(client_status_handler(self._streams, self._to_wall))
+        if self._on_load is not None and self.options.load_report_interval_s > 0:
+            made.append(load_report_handler(self._on_load, self.options.load_report_interval_s, self._clusters_of))
         return tuple(made)
 
     def clients(self) -> list[ClientStatus]:
@@ -184,6 +204,19 @@ class XdsServer:
                 session.end("UNAVAILABLE", "this group has no snapshot any more")
             else:
                 session.show(view)
+
+    def _streams(self) -> list[tuple[Node, StreamState]]:
+        return [(s.node, s.state) for s in self._sessions.values() if s.group is not None]
+
+    def _to_wall(self, monotonic: float) -> float:
+        return self._wall() - (self._clock() - monotonic)
+
+    def _clusters_of(self, node: Node) -> list[str]:
+        view = self.cache.group(self._node_group(node))
+        return [] if view is None else list(view[CDS.type_url].resources)
+
+    def _unauthorised(self) -> None:
+        self.stats.unauthorised += 1
 
     async def _check(self) -> None:
         while True:
@@ -282,3 +315,12 @@ class XdsServer:
                 ("grpc.max_connection_age_grace_ms", int(grace * 1000)),
             ]
         return arguments
+
+
+def _service_names(options: XdsPolicy) -> list[str]:
+    names = [ADS_SERVICE, *(t.service for t in KNOWN if t.service)]
+    if options.client_status:
+        names.append(CSDS_SERVICE)
+    if options.load_report_interval_s > 0:
+        names.append(LRS_SERVICE)
+    return names
