@@ -179,7 +179,7 @@ class DemoEngine:
             self._timer.cancel()
             self._timer = None
         if self._web is not None:
-            await self._web.shutdown(0.0)
+            await self._web.shutdown(0.01)  # aiohttp takes 0 for "no limit"
             self._web = None
 
     def set_faults(self, **changes: object) -> control.Faults:
