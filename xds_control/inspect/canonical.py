@@ -17,11 +17,22 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 _MEMO_TOTAL: Final = 1 << 23  # characters remembered
 _MEMO_BYTES: Final = 1 << 18  # larger tool lists are taken as they are written
-_MARKS: Final = {
+UNKNOWN: Final = "\x1e?\x1f"
+MARKS: Final = {
     role: f"\x1e{role}\x1f" for role in ("system", "user", "assistant", "tool", "function", "model", "USER", "CHATBOT")
 }
-_MARKS["developer"] = _MARKS["system"]  # engines treat developer messages as system ones
-_MARKS["model"] = _MARKS["assistant"]
+SYSTEM: Final = MARKS["system"]
+USER: Final = MARKS["user"]
+ASSISTANT: Final = MARKS["assistant"]
+MARKS["developer"] = MARKS["system"]  # engines treat developer messages as system ones
+MARKS["model"] = MARKS["assistant"]
+
+
+def mark_of(role: Any) -> str:
+    """What sets off a message of a role."""
+    if type(role) is not str:
+        return UNKNOWN
+    return MARKS.get(role) or f"\x1e{role[:64]}\x1f"
 
 
 class CanonicalJson:
@@ -63,21 +74,17 @@ class Prompt:
     head: system prompt and tools; body: the rest. Both are lists of pieces of text. marks: characters of
     separators and media digests among them, which are not prompt. media: (in head?, number of pieces before it,
     kind) of each image, clip or file. exact_tokens: length when the prompt came as token ids.
-    first_user, first_user_end: where in body the first user message lies (-1: none, not ended);
-    last_user: where the latest begins. unknown: something was met whose content could not be told apart.
+    unknown: something was met whose content could not be told apart.
     """
 
     __slots__ = (
         "body",
         "digest_bytes",
         "exact_tokens",
-        "first_user",
-        "first_user_end",
         "head",
         "images",
         "in_head",
         "json",
-        "last_user",
         "marks",
         "media",
         "media_bytes",
@@ -100,31 +107,31 @@ class Prompt:
         self.tools = 0
         self.exact_tokens: int | None = None
         self.unknown = False
-        self.first_user = -1
-        self.first_user_end = -1
-        self.last_user = 0
 
     def begin(self, role: Any) -> list[str]:
         """Starts a message and returns the pieces to append to: those of the head while only system messages came."""
         self.messages += 1
-        mark = _MARKS.get(role) if type(role) is str else "\x1e?\x1f"
-        if mark is None:
-            mark = f"\x1e{role[:64]}\x1f"
+        mark = mark_of(role)
         self.marks += len(mark)
         if self.in_head:
-            if mark == "\x1esystem\x1f":
+            if mark is SYSTEM:
                 self.head.append(mark)
                 return self.head
             self.in_head = False
+        self.body.append(mark)
+        return self.body
+
+    def user_message(self, *, latest: bool = False) -> list[str]:
+        """Pieces of the first (or latest) message of the user, with its mark; [] when there is none."""
         pieces = self.body
-        if self.first_user_end < 0 <= self.first_user:
-            self.first_user_end = len(pieces)
-        if mark == "\x1euser\x1f":
-            self.last_user = len(pieces)
-            if self.first_user < 0:
-                self.first_user = len(pieces)
-        pieces.append(mark)
-        return pieces
+        try:
+            start = len(pieces) - 1 - pieces[::-1].index(USER) if latest else pieces.index(USER)
+        except ValueError:
+            return []
+        for end in range(start + 1, len(pieces)):
+            if pieces[end][:1] == "\x1e":
+                return pieces[start:end]
+        return pieces[start:]
 
     def add_tools(self, raw: Any) -> None:
         """Adds a raw tool list to the head."""

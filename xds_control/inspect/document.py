@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -15,9 +16,9 @@ from xds_control.inspect.facts import BodyProblem
 from xds_control.inspect.repair import close_truncated
 
 _U8: Final = np.dtype(np.uint8)
-_BOM: Final = b"\xef\xbb\xbf"
 _KEY: Final = re.compile(rb'"([^"\\]*+)"\s*+:')
 _MODEL: Final = re.compile(rb'"model"\s*+:\s*+("[^"\\]*+")')
+_FIND_LIMIT: Final = 1 << 15
 _LARGE: Final = 256
 _REST_SMALL: Final = 8192
 _REST_LIMIT: Final = 1 << 18
@@ -37,17 +38,21 @@ _PROBE: Final = b"probe"
 _BYTES_OFFSET: Final = _address(_PROBE) - id(_PROBE)
 
 
-class Document(NamedTuple):
+class Document(msgspec.Struct, gc=False):
     """A JSON body that was read.
 
-    top: struct of raw values, as the format names them; None when nothing could be read. model_span: place of
-    the model's string in the bytes that were given, None when there is none or it is not certain.
-    ambiguous: top-level keys that occur more than once.
+    top: struct of raw values, as the format names them; None when nothing could be read.
+    rest: the object with a zero in place of every large value, b"" when it was not kept apart.
+    cuts: where in it those zeros are, with how many bytes are gone. complete: only heavy fields were cut out.
+    repeated: top-level keys that occur more than once, None when nobody has looked yet.
     """
 
     top: Any
+    rest: bytes = b""
+    cuts: list[tuple[int, int]] = []
+    complete: bool = False
+    repeated: tuple[str, ...] | None = ()
     model_span: tuple[int, int] | None = None
-    ambiguous: tuple[str, ...] = ()
     problem: BodyProblem = BodyProblem.NONE
     detail: str = ""
 
@@ -58,12 +63,6 @@ def read(data: bytes, decode: Callable[[bytes], Any], heavy: Sequence[str], leni
     decode: decoder of the format's struct of raw values. heavy: names of its fields that may be large.
     lenient_limit: largest body in bytes for which the tolerant readers are tried.
     """
-    if data[:3] == _BOM:
-        document = read(data[3:], decode, heavy, lenient_limit)
-        if document.model_span is not None:
-            start, end = document.model_span
-            document = document._replace(model_span=(start + 3, end + 3))
-        return document
     try:
         top = decode(data)
     except msgspec.ValidationError:
@@ -72,42 +71,72 @@ def read(data: bytes, decode: Callable[[bytes], Any], heavy: Sequence[str], leni
         return Document(None, problem=BodyProblem.TOO_DEEP, detail="the body is nested too deep")
     except ValueError:
         return read_leniently(data, decode, lenient_limit)
-    base = id(data) + _BYTES_OFFSET
-    span = None
-    if top.model is not None:
-        start = _address(top.model) - base
-        span = (start, start + len(top.model)) if data[start] == 0x22 else None
-    return Document(top, span, _repeated_keys(data, base, top, heavy))
+    large = [(name, raw) for name in heavy if (raw := getattr(top, name)) is not None and len(raw) > _LARGE]
+    rest, cuts = _cut(data, large)
+    complete = len(rest) <= _REST_SMALL
+    if not complete:
+        if len(rest) <= _REST_LIMIT:  # large values under names that the format does not know
+            rest, cuts = _cut(data, [(name, raw) for name, raw in _decode_map(data).items() if len(raw) > _LARGE])
+        if len(rest) > _REST_LIMIT:
+            # So much beside the known fields is no honest request: what might be repeated counts as repeated.
+            repeated = tuple(name for name in _WATCHED if rest.count(b'"%b"' % name.encode()) > 1)
+            return Document(top, repeated=repeated, model_span=address_of_model(data, top))
+    return Document(top, rest, cuts, complete, None)
 
 
-def _repeated_keys(data: bytes, base: int, top: Any, heavy: Sequence[str]) -> tuple[str, ...]:
-    """Top-level keys that occur twice, found in what is left when large values are cut out."""
-    large = [raw for name in heavy if (raw := getattr(top, name)) is not None and len(raw) > _LARGE]
-    rest = _cut(data, base, large)
-    if _REST_SMALL < len(rest) <= _REST_LIMIT:  # large values under names that the format does not know
-        rest = _cut(data, base, [raw for raw in _decode_map(data).values() if len(raw) > _LARGE])
-    if len(rest) > _REST_LIMIT:
-        # So much beside the known fields is no honest request: what might be repeated counts as repeated.
-        return tuple(name for name in _WATCHED if rest.count(b'"%b"' % name.encode()) > 1)
+def repeated_keys(rest: bytes) -> tuple[str, ...] | None:
+    """Keys that occur more than once in a small object; None when they all differ at every level."""
     keys = _KEY.findall(rest)
     if len(set(keys)) == len(keys) and b"\\u" not in rest:
-        return ()
-    try:  # a nested key may have the same name, an escaped one may hide: look properly at what is small now
+        return None
+    try:  # a nested key may have the same name, an escaped one may hide: look properly
         return _Pairs().read(rest.decode("utf-8", "replace"))[1]
     except (ValueError, RecursionError):
         return ()
 
 
-def _cut(data: bytes, base: int, large: list[Any]) -> bytes:
+def place_of_model(rest: bytes, top: Any) -> tuple[int, int] | None:
+    """Where in `rest` the model's string stands, given that no key occurs twice at any level."""
+    found = _MODEL.search(rest)
+    return found.span(1) if found is not None and top.model is not None and found[1] == bytes(top.model) else None
+
+
+def address_of_model(data: bytes, top: Any) -> tuple[int, int] | None:
+    """Where in `data`, which `top` was decoded from, the model's string stands."""
+    raw = top.model
+    if raw is None or len(raw) < 2 or bytes(raw)[:1] != b'"':
+        return None
+    start = _address(raw) - id(data) - _BYTES_OFFSET
+    return start, start + len(raw)
+
+
+@functools.cache
+def _key_pattern(name: str) -> re.Pattern[bytes]:
+    return re.compile(rb'"%b"\s*+:\s*+' % re.escape(name.encode()))
+
+
+def _cut(data: bytes, large: list[tuple[str, Any]]) -> tuple[bytes, list[tuple[int, int]]]:
+    """`data` with a zero in place of each of the raw values; and where the zeros are, with how much is gone."""
     if not large:
-        return data
+        return data, []
+    if len(large) == 1 and len(data) < _FIND_LIMIT:
+        name, raw = large[0]
+        found = _key_pattern(name).search(data)
+        value = bytes(raw)
+        # What is cut is a value that reads the same, so that what is left is JSON and holds every other key.
+        if found is not None and data.startswith(value, start := found.end()):
+            return data[:start] + b"0" + data[start + len(value) :], [(start, len(value) - 1)]
+    base = id(data) + _BYTES_OFFSET
     pieces = []
-    place = 0
-    for start, length in sorted([(_address(raw) - base, len(raw)) for raw in large]):
+    cuts = []
+    place = removed = 0
+    for start, length in sorted([(_address(raw) - base, len(raw)) for _, raw in large]):
         pieces.append(data[place:start])
+        cuts.append((start - removed, length - 1))
+        removed += length - 1
         place = start + length
     pieces.append(data[place:])
-    return b"0".join(pieces)
+    return b"0".join(pieces), cuts
 
 
 def read_leniently(data: bytes, decode: Callable[[bytes], Any], limit: int) -> Document:
@@ -142,7 +171,7 @@ def read_leniently(data: bytes, decode: Callable[[bytes], Any], limit: int) -> D
     span = None
     if data.count(b'"model"') == 1 and (found := _MODEL.search(data)) is not None:
         span = found.span(1)
-    return Document(top, span, repeated, problem, detail)
+    return Document(top, repeated=repeated, model_span=span, problem=problem, detail=detail)
 
 
 class _Pairs:

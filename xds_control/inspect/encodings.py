@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from typing import Final
 
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
 from xds_control.inspect.facts import BodyProblem
 
-_IDENTITY: Final = ("", "identity")
 
-
-def decode_body(data: bytes, encoding: str, limit: int, zstd_window: int) -> tuple[bytes, BodyProblem]:
+def decode_body(data: bytes, encoding: str | None, limit: int, zstd_window: int) -> tuple[bytes, BodyProblem]:
     """The decoded body, or b"" and what is wrong.
 
     encoding: value of `content-encoding`; stacked encodings are unsupported. limit: most decoded bytes.
     zstd_window: largest zstd window in bytes. Exactly one complete zstd frame is accepted.
     """
-    name = encoding.strip().lower() if encoding else ""
-    if name in _IDENTITY:
+    name = encoding.strip().lower() if encoding else "identity"
+    if name in ("identity", ""):
         if len(data) > limit:
             return b"", BodyProblem.TOO_LARGE
         return data, BodyProblem.NONE if data else BodyProblem.EMPTY

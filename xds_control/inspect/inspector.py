@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from xds_control.inspect.canonical import CanonicalJson, Prompt
 from xds_control.inspect.document import read, read_leniently
 from xds_control.inspect.encodings import decode_body
+from xds_control.inspect.envelope import Envelopes
 from xds_control.inspect.errors import WrongShape
 from xds_control.inspect.facts import BodyProblem, RequestFacts
 from xds_control.inspect.formats import Match, Paths
 from xds_control.inspect.keys import chain, fingerprint, namespace, session_key
 from xds_control.inspect.profile import profile
-from xds_control.inspect.scalars import as_count, as_flag, as_int, as_number, as_text
+from xds_control.inspect.scalars import as_int
 from xds_control.inspect.sources import FINGERPRINT, SessionSources, first_header
 from xds_control.inspect.specs import COMMON, SPECS, Spec
 from xds_control.inspect.tags import Tagger
 from xds_control.inspect.tokens import TokenEstimator
 from xds_control.policy.inspect import InspectPolicy
+
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 class Inspector:
@@ -41,10 +44,9 @@ class Inspector:
         self._paths = Paths()
         self._json = CanonicalJson()
         self._sessions = SessionSources(policy.session_sources, policy.session_max_bytes)
+        self._headers = frozenset((*policy.tenant_sources, *policy.class_sources, *policy.priority_headers))
         self._tagger = Tagger(policy.tags, policy.tag_scan_bytes) if policy.tags else None
-        self._decoders: dict[str, Callable[[bytes], Any]] = {}
-        for spec in SPECS.values():
-            self._decoders[spec.api] = _decoder(spec, self._sessions.fields)
+        self._readers = {api: (_decoder(spec, self._sessions.fields), Envelopes()) for api, spec in SPECS.items()}
 
     def inspect(self, path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
         """Facts of one request. path: `:path`. headers: by lower-case name. body: as it came, encoded or not."""
@@ -55,61 +57,81 @@ class Inspector:
             path=path,
             model=match.model,
             body_bytes=len(body),
-            tenant=first_header(headers, policy.tenant_sources),
-            service_class=first_header(headers, policy.class_sources),
             stream=match.stream or False,
         )
         spec = SPECS.get(match.api)
         top = prompt = None
         if spec is not None:
-            data, facts.problem = decode_body(
-                body, headers.get("content-encoding", ""), policy.max_decoded_bytes, policy.zstd_window_bytes
-            )
+            encoding = headers.get("content-encoding")
+            data, facts.problem = decode_body(body, encoding, policy.max_decoded_bytes, policy.zstd_window_bytes)
             if facts.problem is BodyProblem.NONE:
                 top, prompt = self._read_json(facts, match, spec, data)
-        for name in policy.priority_headers:
-            value = headers.get(name)
-            if value:
-                priority = as_int(value.strip().encode("utf-8", "replace"))
-                if priority is not None:
-                    facts.priority = priority
-                    break
+        if not self._headers.isdisjoint(headers):
+            self._read_headers(facts, headers)
         value, source = self._sessions.find(headers, top)
         if value:
             facts.session_key, facts.session_source = session_key(value), source
         if prompt is not None and spec is not None:
-            self._finish(facts, spec, prompt, wants_fingerprint=source == FINGERPRINT)
+            self._finish(facts, spec, prompt, source == FINGERPRINT)
         return facts
 
+    def _read_headers(self, facts: RequestFacts, headers: Mapping[str, str]) -> None:
+        policy = self._policy
+        facts.tenant = first_header(headers, policy.tenant_sources)
+        facts.service_class = first_header(headers, policy.class_sources)
+        for name in policy.priority_headers:
+            priority = as_int(headers.get(name, "").strip().encode("utf-8", "replace"))
+            if priority is not None:
+                facts.priority = priority
+                return
+
     def _read_json(self, facts: RequestFacts, match: Match, spec: Spec, data: bytes) -> tuple[Any, Prompt | None]:
-        decode = self._decoders[spec.api]
-        document = read(data, decode, spec.heavy, self._policy.max_lenient_bytes)
+        """The top level and the prompt; fills the facts that stand around the prompt."""
+        decode, envelopes = self._readers[spec.api]
+        shift = 0
+        if data[:3] == _BOM:
+            data = data[3:]
+            shift = 3
+        lenient_limit = self._policy.max_lenient_bytes
+        document = read(data, decode, spec.heavy, lenient_limit)
         for attempt in (1, 2):
-            facts.problem, facts.detail, facts.ambiguous = document.problem, document.detail, document.ambiguous
             top = document.top
+            facts.problem, facts.detail = document.problem, document.detail
             if top is None:
-                return None, None
-            _apply_common(facts, match, spec, top)
+                break
+            envelope, span = envelopes.read(document, data)
             if not match.model:
-                facts.model_span = document.model_span
+                facts.model = envelope.model
+                if span is not None:
+                    facts.model_span = span if shift == 0 else (span[0] + shift, span[1] + shift)
+            if match.stream is None:
+                facts.stream = spec.stream if envelope.stream is None else envelope.stream
+            facts.max_output_tokens = envelope.max_output_tokens
+            facts.n = envelope.n
+            facts.temperature = envelope.temperature
+            facts.priority = envelope.priority
+            facts.lora = envelope.lora
+            facts.cache_salt = envelope.cache_salt
+            facts.ambiguous = envelope.ambiguous
+            facts.extra = envelope.extra
             prompt = Prompt(self._json, self._policy.media_digest_bytes)
             try:
                 spec.reader(top, prompt, facts)
                 return top, prompt
-            except WrongShape as error:
+            except (WrongShape, msgspec.ValidationError) as error:
                 facts.problem, facts.detail = BodyProblem.WRONG_SHAPE, str(error)[:200]
-                return top, None
+                break
             except RecursionError:
                 facts.problem, facts.detail = BodyProblem.TOO_DEEP, "the body is nested too deep"
-                return top, None
-            except ValueError as error:  # a string that cannot be decoded (invalid UTF-8): once more, tolerantly
-                if attempt == 2:
-                    facts.problem, facts.detail = BodyProblem.NOT_JSON, str(error)[:200]
-                    return top, None
-                document = read_leniently(data, decode, self._policy.max_lenient_bytes)
-        raise AssertionError("not reached")
+                break
+            except ValueError as error:
+                # Invalid UTF-8 shows only when a string is looked at: once more, tolerantly.
+                facts.problem, facts.detail = BodyProblem.NOT_JSON, str(error)[:200]
+                if attempt == 1:
+                    document = read_leniently(data, decode, lenient_limit)
+        return document.top, None
 
-    def _finish(self, facts: RequestFacts, spec: Spec, prompt: Prompt, *, wants_fingerprint: bool) -> None:
+    def _finish(self, facts: RequestFacts, spec: Spec, prompt: Prompt, wants_fingerprint: bool) -> None:
         """Keys and estimates from the canonical prompt."""
         policy = self._policy
         head = "".join(prompt.head).encode("utf-8", "surrogatepass")
@@ -121,11 +143,11 @@ class Inspector:
         facts.images = prompt.images
         facts.media_count = len(prompt.media)
         facts.media_bytes = prompt.media_bytes
-        if wants_fingerprint and prompt.first_user >= 0:
-            end = prompt.first_user_end if prompt.first_user_end >= 0 else len(prompt.body)
-            facts.session_key = fingerprint(head, "".join(prompt.body[prompt.first_user : end]))
-            facts.session_source = FINGERPRINT
-
+        if wants_fingerprint:
+            first = prompt.user_message()
+            if first:
+                facts.session_key = fingerprint(head, "".join(first))
+                facts.session_source = FINGERPRINT
         facts.text_profile = profile(head, body, prompt.messages)
         if prompt.exact_tokens is not None:
             tokens = prompt.exact_tokens
@@ -194,35 +216,6 @@ def _decoder(spec: Spec, session_fields: tuple[str, ...]) -> Callable[[bytes], A
     # Field names of any form are allowed in JSON, not in Python: those are reached by getattr only.
     struct = msgspec.defstruct("Body", [(name, msgspec.Raw, None) for name in names], gc=False)
     return msgspec.json.Decoder(struct).decode
-
-
-def _apply_common(facts: RequestFacts, match: Match, spec: Spec, top: Any) -> None:
-    """Facts that every format writes alike."""
-    if top.model is not None and not match.model:
-        facts.model = as_text(top.model, 1024)
-    if match.stream is None:
-        facts.stream = as_flag(top.stream) if top.stream is not None else spec.stream
-    raw = top.max_completion_tokens
-    if raw is not None:
-        facts.max_output_tokens = as_count(raw)
-    if facts.max_output_tokens is None and top.max_tokens is not None:
-        facts.max_output_tokens = as_count(top.max_tokens)
-    if top.n is not None:
-        facts.n = min(as_count(top.n) or 1, 1024)
-    if top.temperature is not None:
-        facts.temperature = as_number(top.temperature)
-    if top.priority is not None:
-        facts.priority = as_int(top.priority)
-    if top.lora_path is not None:
-        facts.lora = as_text(top.lora_path, 1024)
-    if top.cache_salt is not None:
-        facts.cache_salt = as_text(top.cache_salt, 1024)
-    if top.extra_key is not None:
-        facts.cache_salt += as_text(top.extra_key, 1024)
-    if top.service_tier is not None:
-        tier = as_text(top.service_tier, 64)
-        if tier:
-            facts.extra = {"service_tier": tier}
 
 
 def _ends(pieces: list[str]) -> list[int]:

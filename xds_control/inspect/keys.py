@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest as hash_of
 
 _SESSION_SEED: Final = 0x73657373696F6E  # "session": sessions and prefixes never share a key by construction
 
 
 def namespace(model: str, lora: str, cache_salt: str) -> int:
     """Seed of a prefix chain: nothing is shared across models, adapters or cache salts."""
-    return xxh3_64_intdigest(f"{model}\0{lora}\0{cache_salt}".encode("utf-8", "surrogatepass"))
+    return hash_of(f"{model}\0{lora}\0{cache_salt}".encode("utf-8", "surrogatepass"))
 
 
 def chain(head: bytes, body: bytes, seed: int, block: int, growth: float, limit: int) -> tuple[list[int], list[int]]:
@@ -24,35 +25,39 @@ def chain(head: bytes, body: bytes, seed: int, block: int, growth: float, limit:
     """
     keys: list[int] = []
     ends: list[int] = []
-    add_key, add_end = keys.append, ends.append
+    add = keys.append
     key = seed
     before = 0
+    constant = block / growth if growth > 0 else math.inf  # up to here blocks do not grow yet
     for data in (head, body):
-        view = memoryview(data)
         size = len(data)
         start = 0
-        while limit > 0:
-            length = int((before + start) * growth)
-            end = start + (length if length > block else block)
-            if end > size:
-                if start == size or (data is body and keys):
-                    break
-                end = size
-            key = xxh3_64_intdigest(view[start:end], key)
-            add_key(key)
-            add_end(before + end)
-            start = end
-            limit -= 1
+        if before < constant:  # small blocks of one size: copies are cheaper than views, and the ends are a range
+            last = min(size, int(min(constant - before, size)) + block, (limit - len(keys)) * block)
+            for start in range(block, last + 1, block):
+                add(key := hash_of(data[start - block : start], key))
+            ends.extend(range(before + block, before + last + 1, block))
+        if start < size:
+            view = memoryview(data)
+            while start < size and len(keys) < limit:
+                end = start + max(int((before + start) * growth), block)
+                if end > size:
+                    if data is body and keys:
+                        break
+                    end = size
+                add(key := hash_of(view[start:end], key))
+                ends.append(before + end)
+                start = end
         before += size
     return keys, ends
 
 
 def session_key(value: str) -> int:
     """Key of a session value that a client sent; the same for the same value, whichever source it came from."""
-    return xxh3_64_intdigest(value.encode("utf-8", "surrogatepass"), _SESSION_SEED) or 1
+    return hash_of(value.encode("utf-8", "surrogatepass"), _SESSION_SEED) or 1
 
 
 def fingerprint(head: bytes, first_user: str) -> int:
     """Key of a conversation known only by how it begins."""
-    seed = xxh3_64_intdigest(head, _SESSION_SEED)
-    return xxh3_64_intdigest(first_user.encode("utf-8", "surrogatepass"), seed) or 1
+    seed = hash_of(head, _SESSION_SEED)
+    return hash_of(first_user.encode("utf-8", "surrogatepass"), seed) or 1

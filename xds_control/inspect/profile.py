@@ -15,13 +15,11 @@ CLASSES: Final = ("upper", "digit", "space", "newline", "punct", "two_byte", "wi
 
 _BITS: Final = 6
 _TOP: Final = (1 << _BITS) - 1
-_MAX_MESSAGES: Final = 1023
-_SAMPLE: Final = 1024
+MAX_MESSAGES: Final = 1023
+_SAMPLE: Final = 640
 
 
 def _class_of(byte: int) -> bytes:
-    if byte < 0x20 and byte not in (0x09, 0x0A, 0x0D):
-        return b"-"  # our own separators, not text
     if byte in (0x0A, 0x0D):
         return b"n"
     if byte in (0x20, 0x09):
@@ -30,67 +28,78 @@ def _class_of(byte: int) -> bytes:
         return b"d"
     if 0x41 <= byte <= 0x5A:
         return b"U"
-    if 0x61 <= byte <= 0x7A:
-        return b"l"
     if byte < 0x80:
         return b"p"
-    if byte < 0xC0:
-        return b"-"  # continuation bytes: counted with their lead byte
     return b"2" if byte < 0xE0 else b"3"
 
 
 _TABLE: Final = b"".join(_class_of(byte) for byte in range(256))
+# Lower-case letters are what is left over; continuation bytes are counted with their lead byte, and our own
+# separators are no text.
+_UNCOUNTED: Final = bytes(
+    byte
+    for byte in range(256)
+    if 0x61 <= byte <= 0x7A or 0x80 <= byte < 0xC0 or (byte < 0x20 and byte not in (0x09, 0x0A, 0x0D))
+)
 # Shares are kept as square roots, so that rare classes keep their precision.
 _LEVELS: Final = tuple(round(_TOP * math.sqrt(share / 1024)) for share in range(1025))
-_SHARES: Final = tuple((level / _TOP) ** 2 for level in range(_TOP + 1))
+SHARES: Final = tuple((level / _TOP) ** 2 for level in range(_TOP + 1))
 
-_PROSE: Final = (0.03, 0.01, 0.16, 0.005, 0.035, 0.0, 0.0)
+FIRST_SHARE: Final = 1 << 10
+"""Profiles below hold no shares: nothing but the number of messages is known."""
+PROSE: Final = sum(
+    _LEVELS[int(share * 1024)] << 10 + 6 * place for place, share in enumerate((0.03, 0.01, 0.16, 0.005, 0.035))
+)
+"""Shares of English prose, for when nothing is known."""
 
 
 def profile(head: bytes, body: bytes, messages: int) -> int:
-    """Packed profile of a canonical prompt. Reads about a thousand evenly spread bytes, whatever the length."""
+    """Packed profile of a canonical prompt. Reads some hundreds of evenly spread bytes, whatever the length."""
     # An odd step does not fall in with tables and other regular text.
     step = (len(head) + len(body)) // _SAMPLE | 1
-    classes = (head[::step] + body[::step]).translate(_TABLE)
-    count = classes.count
-    two = 2 * count(b"2")
-    wide = 3 * count(b"3")
+    sample = head[::step] + body[::step] if head else body[::step]
+    count = sample.translate(_TABLE, _UNCOUNTED).count
     upper, digit, space, newline, punct = count(b"U"), count(b"d"), count(b"s"), count(b"n"), count(b"p")
-    total = upper + digit + space + newline + punct + two + wide + count(b"l")
-    packed = min(messages, _MAX_MESSAGES)
+    two = wide = 0
+    if not sample.isascii():
+        two, wide = 2 * count(b"2"), 3 * count(b"3")
+    total = max(len(sample), upper + digit + space + newline + punct + two + wide)
+    packed = min(messages, MAX_MESSAGES)
     if not total:
         return packed
     level = _LEVELS
     scale = 1024 / total
-    return (
-        packed
-        | level[int(upper * scale)] << 10
+    packed |= (
+        level[int(upper * scale)] << 10
         | level[int(digit * scale)] << 16
         | level[int(space * scale)] << 22
         | level[int(newline * scale)] << 28
         | level[int(punct * scale)] << 34
-        | level[int(two * scale)] << 40
-        | level[int(wide * scale)] << 46
     )
+    if two or wide:
+        packed |= level[int(two * scale)] << 40 | level[int(wide * scale)] << 46
+    return packed
 
 
 def shares(packed: int) -> tuple[float, float, float, float, float, float, float, float]:
-    """Shares of lower and then of CLASSES, summing to one; those of English prose when the profile says nothing."""
-    of = _SHARES
-    if packed >> 10 == 0:
-        upper, digit, space, newline, punct, two, wide = _PROSE
-    else:
-        upper = of[packed >> 10 & _TOP]
-        digit = of[packed >> 16 & _TOP]
-        space = of[packed >> 22 & _TOP]
-        newline = of[packed >> 28 & _TOP]
-        punct = of[packed >> 34 & _TOP]
-        two = of[packed >> 40 & _TOP]
-        wide = of[packed >> 46 & _TOP]
+    """Shares of lower and then of CLASSES, summing to one; those of English prose when the profile says nothing.
+
+    Rounding may leave lower a little below zero.
+    """
+    of = SHARES
+    if packed < FIRST_SHARE:
+        packed |= PROSE
+    upper = of[packed >> 10 & _TOP]
+    digit = of[packed >> 16 & _TOP]
+    space = of[packed >> 22 & _TOP]
+    newline = of[packed >> 28 & _TOP]
+    punct = of[packed >> 34 & _TOP]
+    two = of[packed >> 40 & _TOP]
+    wide = of[packed >> 46 & _TOP]
     rest = 1.0 - (upper + digit + space + newline + punct + two + wide)
-    return (rest if rest > 0.0 else 0.0, upper, digit, space, newline, punct, two, wide)
+    return (rest, upper, digit, space, newline, punct, two, wide)
 
 
 def message_count(packed: int) -> int:
     """Messages of the prompt, 1023 when there were more."""
-    return packed & _MAX_MESSAGES
+    return packed & MAX_MESSAGES

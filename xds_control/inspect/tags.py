@@ -36,7 +36,7 @@ class Tagger:
         if scope == "system":
             pieces = prompt.head
         elif scope == "last":
-            pieces = prompt.body[prompt.last_user :]
+            pieces = prompt.user_message(latest=True)
         else:
             pieces = prompt.head + prompt.body
         kept: list[str] = []

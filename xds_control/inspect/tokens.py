@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xds_control.inspect.outputs import OutputLengths
-from xds_control.inspect.profile import message_count, shares
+from xds_control.inspect.profile import FIRST_SHARE, MAX_MESSAGES, PROSE, SHARES, message_count, shares
 from xds_control.policy.inspect import TokensPolicy
 
 Array = npt.NDArray[np.float64]
@@ -174,14 +174,21 @@ class TokenEstimator:
 
 
 def _predict(weights: list[float], prompt_bytes: int, profile: int, images: int) -> float:
-    lower, upper, digit, space, newline, punct, two, wide = shares(profile)
     w0, w1, w2, w3, w4, w5, w6, w7, w8, w9 = weights
-    per_byte = lower * w0 + upper * w1 + digit * w2 + space * w3 + newline * w4 + punct * w5 + two * w6 + wide * w7
+    if profile < FIRST_SHARE:
+        profile |= PROSE
+    of = SHARES
+    upper, digit, space = of[profile >> 10 & 63], of[profile >> 16 & 63], of[profile >> 22 & 63]
+    newline, punct = of[profile >> 28 & 63], of[profile >> 34 & 63]
+    # The share of lower-case letters is what is left, so its weight is the base and the others are differences to it.
+    per_byte = w0 + upper * (w1 - w0) + digit * (w2 - w0) + space * (w3 - w0) + newline * (w4 - w0) + punct * (w5 - w0)
+    if profile >> 40:
+        per_byte += of[profile >> 40 & 63] * (w6 - w0) + of[profile >> 46 & 63] * (w7 - w0)
     if per_byte < _MIN_RATIO:
         per_byte = _MIN_RATIO
     elif per_byte > _MAX_RATIO:
         per_byte = _MAX_RATIO
-    return prompt_bytes * per_byte + message_count(profile) * w8 + images * w9
+    return prompt_bytes * per_byte + (profile & MAX_MESSAGES) * w8 + images * w9
 
 
 def _parse(entry: Any) -> tuple[Array, Array, float] | None:

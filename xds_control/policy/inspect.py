@@ -149,7 +149,7 @@ class InspectPolicy(Section, frozen=True):
     priority_headers: Annotated[tuple[str, ...], meta("headers whose number overrides the body's priority")] = (
         "x-vllm-priority",
     )
-    prefix_block_bytes: Annotated[int, meta("size of the first prefix blocks", unit="bytes", ge=64, le=1 << 20)] = 512
+    prefix_block_bytes: Annotated[int, meta("size of the first prefix blocks", unit="bytes", ge=64, le=1 << 20)] = 1024
     prefix_growth: Annotated[
         float,
         meta(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from xds_control.inspect.canonical import Prompt, sorted_json
+from xds_control.inspect.canonical import ASSISTANT, MARKS, SYSTEM, Prompt, mark_of, sorted_json
 from xds_control.inspect.errors import WrongShape
 from xds_control.inspect.facts import RequestFacts
 from xds_control.inspect.readers.content import Content, add_content, add_raw_content
@@ -18,7 +18,7 @@ _NONE: Any = None
 class Message(msgspec.Struct, gc=False):
     """One message of a chat."""
 
-    role: Any = None
+    role: str | int | float | bool | None = None
     content: Content = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -92,28 +92,39 @@ def add_messages(prompt: Prompt, raw: Any) -> None:
         raise WrongShape(f"messages: {error}") from None
     if not messages:
         raise WrongShape("messages is empty")
-    begin = prompt.begin
-    for index, message in enumerate(messages):
-        pieces = begin(message.role)
+    find_mark = MARKS.get
+    body = prompt.body
+    pieces = prompt.head if prompt.in_head else body
+    marks = 0
+    for message in messages:
+        role = message.role
+        mark = find_mark(role) or mark_of(role)  # type: ignore[arg-type]
+        if mark is not SYSTEM:
+            pieces = body
+        marks += len(mark)
+        pieces.append(mark)
         content = message.content
         if type(content) is str:
             pieces.append(content)
         elif content is not None:
             add_content(prompt, pieces, content)
             if prompt.unknown:
+                index = next(place for place, other in enumerate(messages) if other is message)
                 prompt.add_unknown(pieces, _decode_raw_messages(raw)[index].content)
-        if message.role != "user":
+        if mark is ASSISTANT:
             _add_answer(prompt, pieces, message)
-        if message.images is not None:
+        elif message.images is not None:
             add_images(prompt, pieces, message.images)
+    prompt.in_head = pieces is not body
+    prompt.marks += marks
+    prompt.messages += len(messages)
 
 
 def _add_answer(prompt: Prompt, pieces: list[str], message: Message) -> None:
     """What only answers of the model have: reasoning and tool calls."""
-    for text in (message.reasoning_content, message.reasoning):
-        if type(text) is str:
-            pieces.append(text)
-            break
+    reasoning = message.reasoning_content or message.reasoning
+    if type(reasoning) is str:
+        pieces.append(reasoning)
     if message.tool_calls is not None:
         try:
             calls = _decode_calls(message.tool_calls) or ()
