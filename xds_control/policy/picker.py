@@ -41,6 +41,15 @@ class CostPolicy(Section, frozen=True):
             le=2,
         ),
     ] = 0.15
+    eviction: Annotated[
+        float,
+        meta(
+            "share of the prefill time of each new token that is lost again because it pushes another prefix out; "
+            "counts in proportion to how full the endpoint's prefix cache is",
+            ge=0,
+            le=2,
+        ),
+    ] = 0.3
     decode: Annotated[
         float,
         meta("weight of one expected output token's decode time, the added time of the others included", ge=0, le=2),

@@ -30,10 +30,12 @@ def least_cost(job: Job, costs: Floats, rng: random.Random) -> Choice:
         return best, reasons.PREFIX if job.levels and job.matched(best) else reasons.LEAST_COST
     places = near.nonzero()[0]
     if job.hit_tokens and job.hit_tokens >= job.profile.affinity.min_match_ratio * job.prompt:
-        # Only a long match settles a tie: a short one that all prompts share would bring them all to one place.
+        # Only a long match that saves real time settles a tie: one that all prompts share would bring them all to one
+        # place for nothing.
         matched = job.matched_all()[places]
         longest = float(matched.max())
-        if longest >= job.profile.affinity.min_match_ratio * job.prompt:
+        saves = longest * float(slots.prefill[places[0]])
+        if longest >= job.profile.affinity.min_match_ratio * job.prompt and saves > cost.tie_s:
             places = places[matched == longest]
             if len(places) == 1:
                 return int(places[0]), reasons.PREFIX

@@ -129,6 +129,11 @@ class PrefixIndex:
         holder = self._holders.get(slot)
         return holder.tokens if holder else 0
 
+    def fullness(self, slot: int) -> float:
+        """Tokens believed cached at an endpoint as a share of what fits, 0 to 1."""
+        holder = self._holders.get(slot)
+        return 0.0 if holder is None else holder.tokens / holder.capacity
+
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Says how many tokens fit at an endpoint; what no longer fits is forgotten, least recently used first."""
         holder = self._holders.get(slot)

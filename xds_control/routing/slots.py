@@ -328,10 +328,11 @@ class PoolSlots:
                 self.kv_floor = free
             use = used / capacity
             self.release[i] = rates.residence_s / (used if use > 0.05 else 0.05 * capacity)
+        full = self.index.fullness(i)
         fixed = slot.stall if slot.takes and count < slot.limit else INFINITE
         for columns in self.column_sets:
             cost = columns.cost
-            columns.per_token[i] = per_token * (1.0 + cost.interference * count)
+            columns.per_token[i] = per_token * (1.0 + cost.interference * count + cost.eviction * full)
             columns.per_output[i] = cost.decode * step
             if use > cost.memory_knee:
                 over = (use - cost.memory_knee) / (1.0 - cost.memory_knee)
