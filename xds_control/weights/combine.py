@@ -18,23 +18,18 @@ def exponents(combiner: Combiner, weights: Sequence[float]) -> list[float]:
     return list(weights)
 
 
-def combine(combiner: Combiner, goodness: Sequence[Floats], weights: Sequence[float]) -> Floats:
-    """One response 0..1 per endpoint. goodness: one array per curve, no NaN. weights: one per curve, ≥ 0, one > 0.
+def score(combiner: Combiner, goodness: Floats, weights: Floats) -> Floats:
+    """One response 0..1 per endpoint under `linear` or `topsis`. goodness, weights: curve × endpoint, weights not all 0
+    in any column.
 
-    TOPSIS measures against the ideal (all 1) and the worst (all 0) instead of the pool's extremes: the
-    result then depends on nobody else, so it is monotone and a newcomer cannot reverse the order of two others.
+    Weights are each endpoint's own: a signal that one endpoint lacks leaves its score to the signals that it has,
+    so that nobody's score depends on what others report. TOPSIS measures against the ideal (all 1) and the worst
+    (all 0) instead of the pool's extremes for the same reason: a newcomer cannot reverse the order of two others.
     """
-    stack = np.stack(list(goodness))
-    column = np.array(weights, dtype=np.float64)[:, None]
-    if combiner == "linear":
-        linear: Floats = (stack * column).sum(axis=0) / column.sum()
-        return linear
     if combiner == "topsis":
-        to_best = np.sqrt((((1.0 - stack) * column) ** 2).sum(axis=0))
-        to_worst = np.sqrt(((stack * column) ** 2).sum(axis=0))
+        to_best = np.sqrt((((1.0 - goodness) * weights) ** 2).sum(axis=0))
+        to_worst = np.sqrt(((goodness * weights) ** 2).sum(axis=0))
         closeness: Floats = to_worst / (to_best + to_worst)
         return closeness
-    result: Floats = np.ones(stack.shape[1])
-    for row, exponent in zip(stack, exponents(combiner, weights), strict=True):
-        result = result * np.power(row, exponent)
-    return result
+    linear: Floats = (goodness * weights).sum(axis=0) / weights.sum(axis=0)
+    return linear

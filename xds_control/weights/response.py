@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xds_control.policy.weights import Fairness, SlowStart, Waterfill
-from xds_control.weights.combine import combine, exponents
+from xds_control.weights.combine import exponents, score
 from xds_control.weights.curves import normalise, with_floor
 from xds_control.weights.profiles import Form
 from xds_control.weights.table import Bools, Column, Floats, fill
@@ -77,29 +77,47 @@ def curve_columns(
     """(factors, terms): one factor a curve when they multiply, else one factor `response` and its terms."""
     found: list[FactorColumn] = []
     weights: list[float] = []
+    trust: list[Floats] = []
     for curve in form.curves:
         column = columns[curve.signal]
         confidence = np.where(serving, column.confidence, 0.0)
         if not confidence.any():
             continue  # nobody knows it: the curve says nothing
-        goodness = normalise(curve, np.where(serving, column.value, np.nan))
-        goodness = fill(np.where(confidence > 0.0, with_floor(curve, goodness), 0.0), confidence, 1.0)
+        known = confidence > 0.0
+        goodness = np.where(known, with_floor(curve, normalise(curve, np.where(known, column.value, np.nan))), 0.0)
         found.append(FactorColumn(curve.signal, goodness, column, goodness, curve.weight))
         weights.append(curve.weight)
+        trust.append(confidence)
     if not found:
         return [], []
     if form.combiner in ("product", "geometric-mean"):
-        for item, exponent in zip(found, exponents(form.combiner, weights), strict=True):
+        for item, exponent, confidence in zip(found, exponents(form.combiner, weights), trust, strict=True):
             item.exponent = exponent
+            item.factor = item.normalised = fill(item.factor, confidence, 1.0)
             if exponent != 1.0:
                 item.factor = np.power(item.factor, exponent)
         return found, []
-    total = sum(weights)
-    response = np.maximum(combine(form.combiner, [f.factor for f in found], weights), _LEAST_RESPONSE)
-    for item, weight in zip(found, weights, strict=True):
-        item.exponent = weight / total
-        item.factor = item.factor * (weight / total)
-    return [FactorColumn("response", response)], found
+    return _scored(form, found, np.array(weights), np.stack(trust))
+
+
+def _scored(
+    form: Form, found: list[FactorColumn], weights: Floats, trust: Floats
+) -> tuple[list[FactorColumn], list[FactorColumn]]:
+    """One factor `response` and its terms, for the combiners that add up or rank."""
+    goodness = np.stack([item.factor for item in found])
+    own = weights[:, None] * trust
+    knows = own.sum(axis=0) > 0.0
+    response = np.zeros(len(knows))
+    response[knows] = score(form.combiner, goodness[:, knows], own[:, knows])
+    # One that knows nothing at all stands at the mean of the rest.
+    mean = float(response[knows].mean())
+    response[~knows] = mean
+    goodness[:, ~knows], own[:, ~knows] = mean, weights[:, None]
+    share = own / own.sum(axis=0)
+    terms = []
+    for item, good, part in zip(found, goodness, share, strict=True):
+        terms.append(FactorColumn(item.name, good * part, item.column, good, float(part.mean())))
+    return [FactorColumn("response", np.maximum(response, _LEAST_RESPONSE))], terms
 
 
 def ramp_column(policy: SlowStart, age_s: Floats) -> FactorColumn:

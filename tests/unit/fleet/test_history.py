@@ -1,0 +1,66 @@
+"""The ring of snapshots."""
+
+from __future__ import annotations
+
+import pytest
+
+from xds_control.fleet.endpoint import Endpoint
+from xds_control.fleet.history import History
+from xds_control.fleet.readings import ModelInfo
+from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
+
+
+def snapshot(version: int, weights: dict[str, int], *, epoch: str = "e", **states: State) -> Snapshot:
+    made = tuple(
+        EndpointSnapshot(
+            Endpoint(a, "p"), states.get(a, State.READY), w, 0, w > 0, 1.0, {}, ModelInfo(), why=f"{a} weighs {w}"
+        )
+        for a, w in sorted(weights.items())
+    )
+    return Snapshot(epoch, version, float(version), {"p": PoolSnapshot("p", (), made)}, "1")
+
+
+def test_what_moved_and_why() -> None:
+    history = History()
+    history.record(snapshot(1, {"a": 100, "b": 100}))
+    entry = history.record(snapshot(2, {"a": 50, "b": 150}, b=State.SUSPECT))
+    assert entry is not None
+    assert [(m.address, m.weight_before, m.weight, m.why) for m in entry.moves] == [
+        ("a", 100, 50, "a weighs 50"),
+        ("b", 100, 150, "b weighs 150"),
+    ]
+    assert (entry.moves[1].state_before, entry.moves[1].state) == (State.READY, State.SUSPECT)
+    assert entry.moved == {"p": pytest.approx(0.25)}
+
+
+def test_the_same_snapshot_is_kept_once() -> None:
+    history = History()
+    assert history.record(snapshot(1, {"a": 1})) is not None
+    assert history.record(snapshot(1, {"a": 1})) is None
+    assert history.record(snapshot(1, {"a": 1}, epoch="other")) is not None
+    assert len(history) == 2
+
+
+def test_endpoints_that_come_and_go() -> None:
+    history = History()
+    history.record(snapshot(1, {"a": 100, "b": 100}))
+    entry = history.record(snapshot(2, {"b": 100, "c": 100}))
+    assert entry is not None
+    assert [(m.address, m.weight_before, m.weight) for m in entry.moves] == [("a", 100, None), ("c", None, 100)]
+    assert entry.moves[0].why == "no longer there"
+
+
+def test_only_the_last_ones_are_kept() -> None:
+    history = History(3)
+    for version in range(1, 8):
+        history.record(snapshot(version, {"a": version, "b": 10}))
+    assert [e.version for e in history.entries()] == [5, 6, 7]
+    assert [e.version for e in history.entries(since=5, limit=1)] == [7]
+    assert history.get(4) is None
+    assert [m.weight for _, m in history.of("a")] == [5, 6, 7]
+    moves = history.between(5, 7)
+    assert [(m.address, m.weight_before, m.weight) for m in moves] == [("a", 5, 7)]
+    with pytest.raises(KeyError, match="4"):
+        history.between(4, 7)
+    with pytest.raises(ValueError, match="at least one"):
+        History(0)
