@@ -95,23 +95,13 @@ class Fetcher:
         too_large, encoding, partial, protocol, token."""
         policy = self._policy
         began = time.monotonic()
-        headers = {"accept": ", ".join(types)}
-        token = self._token.value()
-        if token:
-            headers["authorization"] = f"Bearer {token}"
         try:
-            async with (
-                asyncio.timeout(policy.timeout_s),
-                self._client().get(
-                    url,
-                    headers=headers,
-                    allow_redirects=False,
-                    server_hostname=policy.tls.server_name if url.scheme == "https" else None,
-                ) as response,
-            ):
-                at = time.monotonic()
-                self._check(response, types)
-                body, size = await self._read(response)
+            async with asyncio.timeout(policy.timeout_s):
+                try:
+                    return await self._get(url, types, began)
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
+                    # The engine closed a kept connection just as we used it: once more, over a new one.
+                    return await self._get(url, types, began)
         except FetchError:
             raise
         except TimeoutError:
@@ -124,6 +114,21 @@ class Fetcher:
             raise FetchError("partial", f"the answer broke off: {error}") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
             raise FetchError("protocol", f"{type(error).__name__}: {error}") from error
+
+    async def _get(self, url: URL, types: tuple[str, ...], began: float) -> Fetched:
+        headers = {"accept": ", ".join(types)}
+        token = self._token.value()
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        async with self._client().get(
+            url,
+            headers=headers,
+            allow_redirects=False,
+            server_hostname=self._policy.tls.server_name if url.scheme == "https" else None,
+        ) as response:
+            at = time.monotonic()
+            self._check(response, types)
+            body, size = await self._read(response)
         return Fetched(body, at, time.monotonic() - began, size)
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from xds_control.fleet.readings import ModelInfo
 from xds_control.signals.adapter import Adapter, Combine, ExtraResult, Latency, Rate, Rule
-from xds_control.signals.catalogue import admit
+from xds_control.signals.catalogue import CATALOGUE, admit
 from xds_control.signals.engines import adapter_for, detect
 from xds_control.signals.exposition import Page, Series, merge_counts
 from xds_control.signals.facts import Facts
@@ -201,6 +201,9 @@ class PageReader:
 
     def _admit(self, out: Observations) -> None:
         for name, value in list(out.values.items()):
+            spec = CATALOGUE.get(name)
+            if spec is not None and spec.low <= value <= spec.high and value != math.inf:
+                continue
             allowed = admit(name, value)
             if allowed is None:
                 del out.values[name]

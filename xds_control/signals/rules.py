@@ -39,6 +39,7 @@ class Context:
 
     def series(self, term: Term) -> Mapping[Series, float] | Unusable:
         """The term's series, ranks and all; "missing" when no family has any, "spoiled" when one is unusable."""
+        everything = not term.where and not term.unless and term.part == "value"
         for family in term.families:
             if family in self._vanished:
                 return "spoiled"
@@ -48,6 +49,8 @@ class Context:
             rows = self._rows.get(family)
             if rows is None:
                 continue
+            if everything and next(iter(rows)).part == "value":
+                return rows
             fitting = {series: value for series, value in rows.items() if term.fits(series)}
             if fitting:
                 return fitting
