@@ -109,7 +109,8 @@ class Fetcher:
         except aiohttp.ClientSSLError as error:
             raise FetchError("tls", str(error)) from error
         except aiohttp.ClientConnectorError as error:
-            raise FetchError("connect", str(error)) from error
+            why = error.os_error.strerror or str(error.os_error)
+            raise FetchError("connect", f"cannot connect to {error.host}:{error.port}: {why}") from error
         except aiohttp.ClientPayloadError as error:
             raise FetchError("partial", f"the answer broke off: {error}") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
