@@ -60,6 +60,10 @@ class ResponseObserver(Protocol):
         """A piece of the body arrived; returns what the client gets for it (b"" holds it back)."""
         ...
 
+    def last(self) -> bytes:
+        """Encoded top-level fields to add to the answer to the last piece, such as dynamic metadata; b"" for none."""
+        ...
+
     def end(self) -> None:
         """The answer is over, or was cut off."""
         ...
@@ -328,11 +332,15 @@ class Stream:
         body, end = part.body, part.end_of_stream
         if self._observer is not None:
             body = self._observer.body(body, end)
+        more = b"" if self._observer is None or not end else self._observer.last()
         if end:
             self._end_response()
         if self._response_mode is not Mode.DUPLEX:
-            return [answers.CONTINUE_RESPONSE_BODY]
-        return list(answers.streamed_pieces(body, end, response=True))
+            return [answers.CONTINUE_RESPONSE_BODY + more]
+        found = list(answers.streamed_pieces(body, end, response=True))
+        if more:
+            found[-1] += more
+        return found
 
     def _response_trailers(self, message: Message, now: float) -> list[bytes]:
         self._end_response()

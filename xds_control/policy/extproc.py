@@ -4,7 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import cel
+
 from xds_control.policy.base import Section, meta
+
+
+class UsageMetadata(Section, frozen=True):
+    """A value computed from an observed answer's token usage, written into the metadata of its last message."""
+
+    name: Annotated[str, meta("key in the namespace", min_length=1, example="x-gateway-inference-request-cost")]
+    value: Annotated[
+        str,
+        meta("CEL expression over usage", min_length=1, max_length=1024, example="usage.completion_tokens * 3"),
+    ]
+    namespace: Annotated[str, meta("metadata namespace", min_length=1, example="envoy.lb")] = "envoy.lb"
+    when: Annotated[
+        str, meta("CEL condition over usage; empty = always", max_length=1024, example="has(usage.completion_tokens)")
+    ] = ""
+
+    def __post_init__(self) -> None:
+        for field, text in (("value", self.value), ("when", self.when)):
+            if not text:
+                continue
+            try:
+                cel.compile(text)
+            except ValueError as error:
+                message = f"{field} is not a CEL expression: {error}"
+                raise ValueError(message) from None
 
 
 class ExtProcPolicy(Section, frozen=True, kw_only=True):
@@ -59,6 +85,10 @@ class ExtProcPolicy(Section, frozen=True, kw_only=True):
             "whether the client's model name is written back into observed responses when the request's was rewritten"
         ),
     ] = True
+    usage_metadata: Annotated[
+        tuple[UsageMetadata, ...],
+        meta("values written into the metadata of observed answers, for example their cost for a rate limit"),
+    ] = ()
     emit_decision: Annotated[
         bool, meta("whether the decision's id is set as x-xds-control-decision on the request and observed responses")
     ] = False
