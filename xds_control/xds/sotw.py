@@ -29,6 +29,8 @@ class SotwSubscription(Subscription):
         count all the same, as they are the newest that the client has said.
         """
         answered = self.progress.answered(nonce, error, now)
+        if answered and error is None and self.type.full_state:
+            self.progress.rejected.clear()
         wanted = set(names)
         wildcard = "*" in wanted
         wanted.discard("*")
@@ -112,6 +114,7 @@ class SotwSubscription(Subscription):
                 continue
             resource = view.get(name)
             if resource is None:
+                self.progress.rejected.pop(name, None)
                 if name in self.asked:
                     resource = fallback(name)
                 elif self.wildcard:

@@ -20,8 +20,8 @@ from xds_control.xds.sotw import SotwSubscription
 from xds_control.xds.types import CDS, EDS, LDS, RDS, ResourceType, resource_type
 from xds_control.xds.view import GroupView
 
-TTL_IN_SOTW: Final = "xds.config.supports-resource-in-sotw"
-"""Client feature: state-of-the-world resources may come wrapped with a TTL."""
+TTL_IN_SOTW: Final = frozenset(("xds.config.supports-resource-in-sotw", "xds.config.resource-in-sotw"))
+"""Client feature, as the protocol text and as Envoy spell it: state-of-the-world resources may carry a TTL."""
 
 _DEPENDENTS: Final = {CDS.type_url: EDS.type_url, LDS.type_url: RDS.type_url}
 """After a changed cluster or listener the client waits for these anew, and may do so without asking."""
@@ -107,7 +107,7 @@ class StreamState:
         """Takes the node of the first message. Raises StreamEnd when it has no id."""
         if not node_id:
             raise StreamEnd("INVALID_ARGUMENT", "the first message of a stream must carry node.id")
-        self._ttl_supported = TTL_IN_SOTW in features
+        self._ttl_supported = not TTL_IN_SOTW.isdisjoint(features)
         self.opened = True
 
     def type_of(self, type_url: str) -> ResourceType:
