@@ -35,11 +35,14 @@ def demo(seconds: float | None, engines: int, llama: bool, rate: float, picks: b
 
     Example: xds-control demo --seconds 40
     """
-    from xds_control.demo.run import DemoOptions, run_demo
-
-    options = DemoOptions(seconds=seconds, engines=engines, llama=llama, rate=rate, picks=picks, folder=folder)
     try:
-        summary = run_demo(options)
+        from xds_control.demo.run import DemoOptions, run_demo
+
+        summary = run_demo(
+            DemoOptions(seconds=seconds, engines=engines, llama=llama, rate=rate, picks=picks, folder=folder)
+        )
     except ConfigError as error:
         fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:  # so early that nothing was started
+        summary = "demo: stopped before it began"
     click.echo(summary)

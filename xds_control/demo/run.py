@@ -28,6 +28,7 @@ from xds_control.errors import ConfigError
 READY_S: Final = 60.0
 LOOK_S: Final = 0.5
 PLAIN_S: Final = 5.0
+LAST_ANSWERS_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class _Table:
         self._live.console.print(text, highlight=False)
 
     def show(self, state: dict[str, Any], head: str) -> None:
-        self._live.update(view.table(state, head), refresh=True)
+        self._live.update(view.table(state, head, self._live.console.width), refresh=True)
 
 
 class _Lines:
@@ -117,7 +118,7 @@ class _Demo:
 
     async def run(self) -> str:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)
         show = asyncio.create_task(self._show())
         stopped = asyncio.create_task(self._stopped.wait())
@@ -156,6 +157,9 @@ class _Demo:
         elapsed = 0.0
         try:
             elapsed = await self._perform(fleet, load, course, begin)
+            await asyncio.wait({sending}, timeout=LAST_ANSWERS_S)
+            if sending.done():
+                sending.result()
         except asyncio.CancelledError:
             elapsed = asyncio.get_running_loop().time() - begin
         finally:

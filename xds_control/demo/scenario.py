@@ -41,7 +41,7 @@ class Scenario:
         return [step for _, step in sorted(found, key=lambda pair: pair[0])]
 
 
-def scenario(engines: list[str], seconds: float | None, slow: float = 5.0, fill: float = 0.94) -> Scenario:
+def scenario(engines: list[str], seconds: float | None, slow: float = 5.0, fill: float = 0.9) -> Scenario:
     """The steps for those demo engines. With a single engine both befall it in turn; with none nothing happens."""
     cycle = CYCLE_S if seconds is None else min(CYCLE_S, seconds)
     if not engines:
@@ -111,7 +111,7 @@ class Course:
 
     def _mean(self, name: str, end: float) -> tuple[float, float] | None:
         window = min(WINDOW_S, self.scenario.cycle_s / 10)
-        taken = [s for s in self.samples if end - window <= s.at <= end and name in s.weight]
+        taken = [s for s in self.samples if end - window <= s.at < end and name in s.weight]
         if not taken:
             return None
         return sum(s.weight[name] for s in taken) / len(taken), sum(s.share[name] for s in taken) / len(taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +13,7 @@ from rich.text import Text
 from xds_control.demo.load import Summary
 
 STYLES: Final = {"ready": "green", "warming": "cyan", "probing": "cyan", "new": "cyan", "draining": "magenta"}
-BAR: Final = 10
+WIDE: Final = 112
 
 
 def milliseconds(value: float | None) -> str:
@@ -29,36 +30,45 @@ def headline(at: float, seconds: float | None, title: str, summary: Summary, in_
     return f"{at:.0f}{end} s · {title} · {summary.answered} answered{failed}, {in_flight} open"
 
 
-def table(state: Mapping[str, Any], head: str) -> RenderableType:
-    """Everything about every endpoint in one table."""
-    grid = Table(expand=False, pad_edge=False)
-    for name in ("pool", "endpoint", "state"):
+def table(state: Mapping[str, Any], head: str, width: int = WIDE) -> RenderableType:
+    """Everything about every endpoint in one table; less of it where the terminal is narrower than `WIDE` columns."""
+    wide = width >= WIDE
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    left = (
+        ["pool", "endpoint", "state", "weight", "share of requests"]
+        if wide
+        else ["endpoint", "state", "weight", "share"]
+    )
+    right = ["running", "waiting", "KV cache", "prefix hits", "TTFT p50", "p90"]
+    if not wide:
+        right = ["run", "wait", "KV", "p50", "p90"]
+    for name in left:
         grid.add_column(name, no_wrap=True)
-    grid.add_column("weight", no_wrap=True)
-    grid.add_column("share of requests", no_wrap=True)
-    for name in ("running", "waiting", "KV cache", "prefix hits", "TTFT p50", "p90"):
+    for name in right:
         grid.add_column(name, justify="right", no_wrap=True)
+    size = 10 if wide else 4
     for pool in state.get("pools", ()):
         total = _weight_sum(pool)
-        for index, one in enumerate(_by_name(pool)):
+        members = _by_name(pool)
+        for index, one in enumerate(members):
             counts = one["priority"] == 0 and total > 0
             part = one["weight"] / total if counts else 0.0
             weight = str(one["weight"]) if one["priority"] == 0 else f"spill {one['priority']}"
-            grid.add_row(
-                pool["name"] if index == 0 else "",
+            cells: list[str | Text] = [
                 one["name"] or one["address"],
                 _state(one),
-                _bar(part, "blue", weight),
-                _bar(one["share"] or 0.0, "green", f"{one['share'] or 0.0:.0%}"),
+                _bar(part, "blue", weight, size),
+                _bar(one["share"] or 0.0, "green", f"{one['share'] or 0.0:.0%}", size),
                 _signal(one, "running", "{:.0f}"),
                 _signal(one, "waiting", "{:.0f}"),
                 _signal(one, "kv_usage", "{:.0%}"),
-                _signal(one, "kv_hit_ratio", "{:.0%}"),
-                milliseconds(one["ttft_p50_s"]),
-                milliseconds(one["ttft_p90_s"]),
-                end_section=index == len(pool["endpoints"]) - 1,
-            )
-    return Group(Text(head, style="bold"), grid, Text("small figures beside signals: age in seconds", style="dim"))
+            ]
+            if wide:
+                cells.insert(0, pool["name"] if index == 0 else "")
+                cells.append(_signal(one, "kv_hit_ratio", "{:.0%}"))
+            cells += [milliseconds(one["ttft_p50_s"]), milliseconds(one["ttft_p90_s"])]
+            grid.add_row(*cells, end_section=index == len(members) - 1)
+    return Group(Text(head, style="bold"), grid, Text("after each signal, dim: its age in seconds", style="dim"))
 
 
 def lines(state: Mapping[str, Any], head: str) -> Iterator[str]:
@@ -117,11 +127,12 @@ def _state(one: Mapping[str, Any]) -> Text:
     return text
 
 
-def _bar(part: float, style: str, label: str) -> Text:
-    filled = min(BAR, round(part * BAR))
-    text = Text("█" * filled, style=style)
-    text.append("·" * (BAR - filled), style="dim")
-    text.append(f" {label}", style="default")
+def _bar(part: float, style: str, label: str, size: int) -> Text:
+    filled = min(size, round(part * size))
+    text = Text()
+    text.append("█" * filled, style=style)
+    text.append("·" * (size - filled), style="dim")
+    text.append(f" {label}")
     return text
 
 
