@@ -73,11 +73,13 @@ class Prompt:
 
     head: system prompt and tools; body: the rest. Both are lists of pieces of text. marks: characters of
     separators and media digests among them, which are not prompt. media: (in head?, number of pieces before it,
-    kind) of each image, clip or file. exact_tokens: length when the prompt came as token ids.
+    kind, size in bytes) of each image, clip or file. exact_tokens: length when the prompt came as token ids.
     unknown: something was met whose content could not be told apart.
+    binary: tensors that follow the JSON (KServe's binary extension).
     """
 
     __slots__ = (
+        "binary",
         "body",
         "digest_bytes",
         "exact_tokens",
@@ -101,12 +103,13 @@ class Prompt:
         self.in_head = True
         self.marks = 0
         self.images = 0
-        self.media: list[tuple[bool, int, str]] = []
+        self.media: list[tuple[bool, int, str, int]] = []
         self.media_bytes = 0
         self.messages = 0
         self.tools = 0
         self.exact_tokens: int | None = None
         self.unknown = False
+        self.binary = b""
 
     def begin(self, role: Any) -> list[str]:
         """Starts a message and returns the pieces to append to: those of the head while only system messages came."""
@@ -167,7 +170,7 @@ class Prompt:
                 data = sorted_json(raw).encode("utf-8", "surrogatepass")
             digest = xxh3_64_intdigest(data)
         mark = f"\x1d{kind}:{digest:016x}\x1f"
-        self.media.append((pieces is self.head, len(pieces), kind))
+        self.media.append((pieces is self.head, len(pieces), kind, size))
         pieces.append(mark)
         self.marks += len(mark)
         self.media_bytes += size

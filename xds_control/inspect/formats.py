@@ -7,19 +7,27 @@ from urllib.parse import unquote
 
 
 class Match(NamedTuple):
-    """What the path alone says. api: "" for a path that is none of ours. model: named in the path, else "".
-    stream: forced by the path, else None. item: id of a stored object in the path (a response, a conversation)."""
+    """What the path alone says.
+
+    api: "" for a path that is none of ours. model: named in the path, else "". stream: forced by the path, else None.
+    item: id of a stored object in the path (a response, a conversation). form: the body may be multipart.
+    grpc: it is a gRPC message. maybe: only the body shows whether it is for this API.
+    """
 
     api: str
     model: str = ""
     stream: bool | None = None
     item: str = ""
+    form: bool = False
+    grpc: bool = False
+    maybe: bool = False
 
 
 _NONE: Final = Match("")
 
+_FORMS: Final = ("openai.audio", "openai.images")
 _SUFFIXES: Final[dict[str, Match]] = {
-    path: Match(api)
+    path: Match(api, form=api in _FORMS, grpc=api.startswith("grpc."))
     for path, api in {
         "chat/completions": "openai.chat",
         "completions": "openai.completions",
@@ -117,7 +125,7 @@ def match_path(path: str) -> Match:
     if len(segments) == 1 and "/" in segments[0]:
         segments = [part for part in segments[0].split("/") if part]
     if not segments:
-        return Match("tgi.generate") if path == "/" else _NONE
+        return Match("tgi.generate", maybe=True) if path == "/" else _NONE
     return _with_model(segments) or _by_suffix(segments)
 
 

@@ -15,6 +15,11 @@ _INT_LIMIT: Final = 1 << 31
 _TEXT_LIMIT: Final = 4096
 
 
+def given(raw: Any) -> bool:
+    """Whether a raw field is there and not null."""
+    return raw is not None and (len(raw) != 4 or bytes(raw) != b"null")
+
+
 def as_text(raw: Any, limit: int = _TEXT_LIMIT) -> str:
     """The string (or number) that a raw JSON value holds, "" when it is something else or longer than `limit` bytes."""
     if raw is None or len(raw) > limit:
@@ -97,3 +102,46 @@ def plain(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
     return ""
+
+
+def options(raw: Any, limit: int = 65536) -> dict[str, Any]:
+    """A small object of settings, decoded; {} when it is absent, large or something else. Of a list, its first."""
+    if raw is None or len(raw) > limit:
+        return {}
+    value = as_any(raw)
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, dict) else {}
+
+
+def count_in(settings: dict[str, Any], *names: str) -> int | None:
+    """The first of some settings that holds a whole number, zero or more (also "100" and 100.0)."""
+    for name in names:
+        number = number_in(settings, name)
+        if number is not None and number == math.floor(number) and 0 <= number < _INT_LIMIT:
+            return int(number)
+    return None
+
+
+def number_in(settings: dict[str, Any], name: str) -> float | None:
+    """A setting that holds a finite number, also as a string."""
+    value = settings.get(name)
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def flag_in(settings: dict[str, Any], name: str) -> bool | None:
+    """A setting that holds a truth value; None when it is absent."""
+    value = settings.get(name)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value != 0
+    if isinstance(value, str):
+        return value.lower() in ("true", "1", "on", "yes")
+    return None

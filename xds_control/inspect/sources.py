@@ -63,7 +63,7 @@ class SessionSources:
 
     def _from_body(self, raw: Any, rest: tuple[str, ...]) -> str:
         if not rest:
-            if bytes(raw[:1] if isinstance(raw, bytes) else memoryview(raw)[:1]) != b"{":
+            if memoryview(raw)[0] != 0x7B:
                 return as_text(raw, self._max_bytes + 2)
             rest = ("id",)  # `conversation` may be {"id": ...}
         if len(raw) > _SMALL or len(raw) < 4:

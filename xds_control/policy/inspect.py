@@ -26,6 +26,7 @@ DEFAULT_SESSION_SOURCES: tuple[str, ...] = (
     "body:session_params.id",
     "body:conversation_id",
     "body:routing_key",
+    "body:parameters.sequence_id",
     "body:vllm_xargs.session_id",
     "body:metadata.session_id",
     "body:metadata.user_id",

@@ -10,6 +10,7 @@ from xds_control.inspect.canonical import ASSISTANT, MARKS, SYSTEM, Prompt, mark
 from xds_control.inspect.errors import WrongShape
 from xds_control.inspect.facts import RequestFacts
 from xds_control.inspect.readers.content import Content, add_content, add_raw_content
+from xds_control.inspect.scalars import given
 
 Raw = msgspec.Raw
 _NONE: Any = None
@@ -57,16 +58,16 @@ def read_openai(top: Any, prompt: Prompt, facts: RequestFacts) -> None:
     elif top.functions is not None:
         prompt.tools = add_tools(prompt, top.functions)
     for raw in (top.documents, top.chat_template, top.chat_template_kwargs, top.reasoning_effort):
-        if raw is not None and len(raw) > 4:
+        if raw is not None and given(raw):
             prompt.add_setting(raw)
     add_messages(prompt, top.messages)
 
 
 def read_anthropic(top: Any, prompt: Prompt, facts: RequestFacts) -> None:
     """Anthropic messages: tools, system, messages."""
-    if top.tools is not None:
+    if given(top.tools):
         prompt.tools = add_tools(prompt, top.tools)
-    if top.system is not None:
+    if given(top.system):
         add_raw_content(prompt, prompt.begin("system"), top.system)
         prompt.messages -= 1
     add_messages(prompt, top.messages)
@@ -134,7 +135,7 @@ def _add_answer(prompt: Prompt, pieces: list[str], message: Message) -> None:
         for call in calls:
             if call.function is not None:
                 _add_call(prompt, pieces, call.function)
-    if message.function_call is not None and len(message.function_call) > 4:
+    if given(message.function_call):
         pieces.append(sorted_json(message.function_call))
 
 

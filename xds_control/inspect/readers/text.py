@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from xds_control.inspect.canonical import Prompt, sorted_json
+from xds_control.inspect.canonical import Prompt
 from xds_control.inspect.errors import WrongShape
 from xds_control.inspect.facts import RequestFacts
 from xds_control.inspect.readers.content import add_raw_content
+from xds_control.inspect.scalars import given
 
 _decode_strings = msgspec.json.Decoder(str | list[str]).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -67,10 +68,8 @@ def _add_other(prompt: Prompt, raw: Any) -> None:
 def _add_ids(prompt: Prompt, ids: bytes) -> None:
     """Token ids: their number is exact, and their text without spaces is the canonical prompt."""
     lists = ids.count(b"[") - 1 if ids[1:2] == b"[" else 1
-    empty = ids.count(b"[]")
-    separators = lists - 1 if ids[1:2] == b"[" else 0
-    count = ids.count(b",") + 1 - separators + (lists - 1 if separators else 0) - empty
-    prompt.exact_tokens = (prompt.exact_tokens or 0) + max(count, 0)
+    count = ids.count(b",") + 1 - ids.count(b"[]")
+    prompt.exact_tokens = (prompt.exact_tokens or 0) + count
     prompt.messages += lists
     prompt.body.append(ids.decode("ascii"))
 
@@ -78,18 +77,12 @@ def _add_ids(prompt: Prompt, ids: bytes) -> None:
 def read_completion(top: Any, prompt: Prompt, facts: RequestFacts) -> None:
     """OpenAI completions."""
     add_text(prompt, top.prompt)
-    if top.prompt_embeds is not None and len(top.prompt_embeds) > 4:
+    if given(top.prompt_embeds):
         prompt.add_media(prompt.body, "embeds", top.prompt_embeds)
-    elif top.prompt is None:
+    elif not given(top.prompt):
         raise WrongShape("there is no prompt")
-    if top.suffix is not None and len(top.suffix) > 4:
+    if given(top.suffix):
         prompt.body.append("\x1e")
         prompt.marks += 1
         add_text(prompt, top.suffix)
         prompt.messages -= 1
-
-
-def add_json(prompt: Prompt, raw: Any) -> None:
-    """Adds what has no known shape as canonical JSON."""
-    if raw is not None:
-        prompt.body.append(sorted_json(raw))
