@@ -155,7 +155,12 @@ class Product:
         have_hosts = all(
             f"{pool['name']}::127.0.0.1" in clusters or not pool.get("endpoints") for pool in self.policy["pools"]
         )
-        return bool(names) and have_hosts and str(self.ports["gateway"]) in listening
+        count = self.policy["processors"].get("count", 1)
+        processors = clusters.count("::health_flags::") and sum(
+            line.startswith("xds-control-processors::127.0.0.1") and line.endswith("::health_flags::healthy")
+            for line in clusters.splitlines()
+        )
+        return bool(names) and have_hosts and str(self.ports["gateway"]) in listening and processors >= count
 
     async def stop(self) -> int:
         """Stops everything gracefully; kills what is left. The exit code of `serve`."""
