@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 
 from xds_control.extproc.decide import Pick, Refusal
 from xds_control.extproc.decision import Decision
 from xds_control.fleet.snapshot import Snapshot
+from xds_control.policy import headers as names
 from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing import pick as reasons
 from xds_control.routing.disagg import connector_headers
 from xds_control.routing.picker import Picker
 from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState
+from xds_control.routing.subset import parse_hint
 from xds_control.signals.finished import Finished
 
 _TEXT = {
@@ -22,8 +25,12 @@ _TEXT = {
     reasons.SUBSET_EMPTY: "None of the endpoints that the data plane allows is ready.",
     reasons.SATURATED: "Every endpoint is at its limit; try again later.",
     reasons.FILTERED: "No endpoint can serve this request.",
+    reasons.NOT_CACHED: "No endpoint has a cached prefix of this request.",
     reasons.SHED: "The answer would begin too late; try again later.",
 }
+_IF_AVAILABLE = "if-available"
+_TEST_ENDPOINTS = "test-epp-endpoint-selection"
+_SLO_TTFT = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 _PASS = frozenset({reasons.NO_ENDPOINTS, reasons.NO_POOL})
 """Without candidates Envoy decides by its weights, unless the data plane narrowed the choice itself."""
 
@@ -36,6 +43,9 @@ class PoolPicker:
         self._picker = Picker(policy.picker, self._seed)
         self._pools: frozenset[str] = frozenset()
         self._rooms = 0
+        self._clock_gap = math.inf
+        self._token_header = ""
+        self._obeys_test_header = False
         self._told: list[Outstanding] = []
         self._targets: dict[str, float | None] = {}
         self._snapshot: Snapshot | None = None
@@ -67,20 +77,41 @@ class PoolPicker:
         if decision.pool not in self._pools:
             return None
         policy = self._picker.policy
-        token_header = policy.named()["default"].session.token_header
+        control = self._policy.ext_proc.control_headers
+        token_header = self._token_header
+        only = None
+        if self._obeys_test_header:
+            named = headers.get(_TEST_ENDPOINTS)
+            only = None if named is None else parse_hint(named)
         found = self._picker.pick(
             decision.facts,
             decision.pool,
             now,
             subset=subset,
+            only=only,
             profile=decision.profile or (headers.get(policy.header, "") if policy.header else ""),
             model=decision.model,
-            slo_ttft_s=self._targets.get(decision.service_class),
+            service_class=decision.service_class,
+            slo_ttft_s=self._slo(decision, headers),
             token=headers.get(token_header, "") if token_header else "",
+            prefill_token=headers.get(f"{token_header}-prefill", "") if token_header else "",
+            only_cached=control and headers.get("prefer", "").strip().lower() == _IF_AVAILABLE,
             want_scores=self._policy.ext_proc.emit_scores,
             request_id=decision.id,
         )
         if found.addresses:
+            facts = decision.facts
+            told: dict[str, float | str] = {
+                names.META_AHEAD_TOKENS: found.ahead_tokens,
+                names.META_BATCH: round(found.batch),
+            }
+            if found.prefill:
+                told[names.META_PREFILL] = found.prefill
+            facts.extra = {**facts.extra, **told}
+            if found.token:
+                decision.response_headers[token_header] = found.token
+                if found.prefill_token:
+                    decision.response_headers[f"{token_header}-prefill"] = found.prefill_token
             extra: Mapping[str, str] = {}
             if found.prefill:
                 disagg = policy.named()[found.profile].disagg
@@ -88,7 +119,7 @@ class PoolPicker:
                 room = zlib.crc32(f"{decision.id}/{self._rooms}".encode())
                 extra = connector_headers(disagg, found.prefill, found.address, decision.id, room)
             return Pick(found.addresses, found.matched_tokens, extra, found.scores or None)
-        if found.reason in _PASS and subset is None:
+        if found.reason in _PASS and subset is None and self._leaves(decision.pool):
             return None
         return Refusal(
             found.status, found.reason, _TEXT[found.reason], found.retry_after_s or None, found.dropped_reason
@@ -96,7 +127,14 @@ class PoolPicker:
 
     def finished(self, one: Finished, now: float) -> None:
         """A request ended, whoever picked for it."""
-        self._picker.finished(one, now)
+        ended = None
+        if one.ended_unix_s is not None:
+            # Entries come some time after the end, never before: the least distance seen is that of the clocks.
+            self._clock_gap = min(self._clock_gap + 1e-4, now - one.ended_unix_s)
+            ended = one.ended_unix_s + self._clock_gap
+        self._picker.finished(
+            one, now, ended_at=ended, ahead_tokens=one.ahead_tokens, batch=one.batch, prefill=one.prefill
+        )
 
     def failed(self, address: str, now: float) -> None:
         """An attempt at an endpoint failed."""
@@ -133,7 +171,26 @@ class PoolPicker:
             window.rates.add(pool=rate.pool, endpoint=rate.endpoint, state=rate.state)
         window.load.prefix_index_bytes = self._picker.index_bytes
 
+    def _leaves(self, pool: str) -> bool:
+        """Whether Envoy's weights get a request for which there is no candidate: not where there is nobody at all."""
+        if self._policy.picker.nobody == "reject":
+            return False
+        slots = self._picker.pool(pool)
+        return slots is None or bool(slots.by_address)
+
+    def _slo(self, decision: Decision, headers: Mapping[str, str]) -> float | None:
+        """The target for the time to first token: the client's own, else its class's."""
+        if self._policy.ext_proc.control_headers:
+            for name in _SLO_TTFT:
+                text = headers.get(name, "")
+                if text.isdigit() and len(text) < 10:
+                    return int(text) / 1000.0
+        return self._targets.get(decision.service_class)
+
     def _configure(self, policy: Policy) -> None:
         self._policy = policy
+        profiles = policy.picker.named().values()
+        self._token_header = next((p.session.token_header for p in profiles if p.session.token_header), "")
+        self._obeys_test_header = any("test-header" in profile.filters for profile in profiles)
         self._pools = frozenset(pool.name for pool in policy.pools if pool.picks)
         self._targets = {name: one.ttft_s for name, one in policy.classes.by_name().items()}

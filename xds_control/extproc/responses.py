@@ -19,7 +19,7 @@ from xds_control.extproc.restore import ModelNames
 from xds_control.extproc.usage import UsageReader
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy, UsageMetadata
-from xds_control.routing.outcome import Finished
+from xds_control.signals.finished import Finished, Kind
 
 _METADATA = b"\x42"
 _VALUE = b"\x2a"
@@ -45,11 +45,12 @@ class Observed:
     cached_tokens: int | None
 
     def finished(self) -> Finished | None:
-        """The outcome for the picker; None when no decision is known."""
+        """The outcome, as the access log would tell it; None when no decision is known."""
         decision = self.decision
         if decision is None or not decision.pool:
             return None
-        kind = "ok"
+        facts, metadata = decision.facts, decision.facts_metadata
+        kind: Kind = "ok"
         if not self.complete:
             kind = "aborted"
         elif self.status in (429, 503):
@@ -60,13 +61,23 @@ class Observed:
             kind = "4xx"
         picked = decision.destinations[0] if decision.destinations else ""
         return Finished(
+            id=decision.id,
             pool=decision.pool,
             endpoint=self.endpoint or picked,
+            model=decision.model,
+            service_class=decision.service_class,
+            tenant=decision.tenant,
+            api=facts.api,
+            processor=str(metadata.get(names.META_PROCESSOR, "")),
             pick=picked,
             kind=kind,
+            ok=kind == "ok",
+            streamed=self.streamed,
+            status=self.status,
             attempts=1 if self.endpoint in ("", picked) else 2,
-            prompt_tokens_est=decision.facts.prompt_tokens,
-            output_tokens_est=decision.facts.expected_output_tokens,
+            prompt_bytes=facts.prompt_bytes,
+            prompt_tokens_est=facts.prompt_tokens,
+            output_tokens_est=facts.expected_output_tokens,
             matched_tokens=decision.matched_tokens,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
@@ -74,7 +85,17 @@ class Observed:
             ttft_s=self.first_s - self.started if self.streamed and self.first_s else None,
             decode_s=self.last_s - self.first_s if self.streamed and self.first_s else None,
             e2e_s=max(0.0, self.last_s - self.started),
+            queue_s=None,
+            text_profile=_integer(metadata.get(names.META_TEXT_PROFILE)) or 0,
+            images=facts.images,
+            ahead_tokens=_integer(metadata.get(names.META_AHEAD_TOKENS)),
+            batch=_integer(metadata.get(names.META_BATCH)),
+            prefill=str(metadata.get(names.META_PREFILL, "")),
         )
+
+
+def _integer(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
 
 
 class Reports:
@@ -212,5 +233,3 @@ class Responses:
         """False when the outcome of this decision was already observed here. Each decision is asked for once."""
         return self._seen.pop(identifier, identifier) is not None
 
-
-__all__ = ["Observed", "Reports", "Response", "Responses", "names"]

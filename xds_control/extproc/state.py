@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Routes
 from xds_control.extproc.picking import PoolPicker
 from xds_control.extproc.reading import RequestReader
+from xds_control.extproc.responses import Observed, Response, Responses
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.inspect import TokenEstimator
 from xds_control.policy.load import decode_policy
@@ -24,7 +26,7 @@ class ProcessorState:
     balances by its weights.
     """
 
-    def __init__(self, processor: str, now: float) -> None:
+    def __init__(self, processor: str, now: float, clock: Callable[[], float] | None = None) -> None:
         self.processor = processor
         self.policy: Policy | None = None
         self.policy_version = ""
@@ -38,6 +40,8 @@ class ProcessorState:
         self.entries = 0
         self.decisions: dict[tuple[str, str, str], int] = {}
         self._started = now
+        self._clock = clock or (lambda: now)
+        self._responses: Responses | None = None
 
     @property
     def ready(self) -> bool:
@@ -70,11 +74,26 @@ class ProcessorState:
             self.entries += 1
             if self.reader is not None:
                 self.reader.learn(finished)
-            if self.picker is not None:
+            if self.picker is not None and (self._responses is None or self._responses.fresh(finished.id)):
                 self.picker.finished(finished, now)
         if self.picker is not None:
             for attempt in taken.failed_attempts:
                 self.picker.failed(attempt.endpoint, now)
+
+    def observer(self, decision: Any) -> Response:
+        """Follows an answer that the data plane shows to us."""
+        assert self._responses is not None  # streams begin only once there is a policy
+        return self._responses(decision)
+
+    def on_observed(self, observed: Observed) -> None:
+        """Learns from an answer that passed by."""
+        finished = observed.finished()
+        if finished is None:
+            return
+        if self.reader is not None:
+            self.reader.learn(finished)
+        if self.picker is not None:
+            self.picker.finished(finished, observed.last_s)
 
     def on_decision(self, decision: Any, _now: float) -> None:
         """Counts a decision."""
@@ -121,6 +140,7 @@ class ProcessorState:
             default_class=policy.classes.default,
         )
         decider.on_decision = self.on_decision
+        self._responses = Responses(policy.ext_proc, self._clock, self.on_observed)
         self.decider = decider
         self.policy = policy
         self.policy_version = version

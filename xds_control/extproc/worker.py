@@ -39,7 +39,7 @@ class Processor:
         self.identity = identity
         self._listen = listen
         self._http_address = http
-        self.state = ProcessorState(identity, time.monotonic())
+        self.state = ProcessorState(identity, time.monotonic(), time.monotonic)
         self.client = FleetClient(control, identity, advertise, self._on_message, self._window)
         self.access_log: AccessLogService | None = None
         self.health = HealthServicer()
@@ -74,7 +74,7 @@ class Processor:
     async def _serve(self) -> None:
         assert self.state.log is not None
         assert self.state.policy is not None
-        edge = ExtProcEdge(self._decider, self.state.policy.ext_proc)
+        edge = ExtProcEdge(self._decider, self.state.policy.ext_proc, observer_factory=self.state.observer)
         self.access_log = AccessLogService(self.state.log, self._on_taken)
         registrar: Any = edge  # takes services as a grpc.aio.Server does
         self.access_log.add_to(registrar)

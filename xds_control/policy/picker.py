@@ -147,6 +147,16 @@ class ShedPolicy(Section, frozen=True):
             le=10,
         ),
     ] = 0.5
+    classes: Annotated[
+        tuple[str, ...],
+        meta("service classes that are refused (429) while the pool is saturated", example=["batch"]),
+    ] = ()
+    saturation: Annotated[
+        float,
+        meta("saturation from which they are: mean of max(waiting ÷ queue, KV use ÷ kv) over the endpoints", gt=0),
+    ] = 1.0
+    queue: Annotated[float, meta("waiting requests that saturate an endpoint", unit="requests", gt=0)] = 5.0
+    kv: Annotated[float, meta("KV use that saturates an endpoint", unit="ratio", gt=0, le=1)] = 0.8
     retry_after_s: Annotated[float, meta("shortest Retry-After", unit="s", ge=0, le=3600)] = 1.0
 
 
@@ -309,7 +319,6 @@ class ProfilePolicy(Section, frozen=True):
         if self.rule == "scorers" and not self.scorers:
             raise ValueError("rule `scorers` needs at least one scorer")
 
-
     @property
     def narrows(self) -> bool:
         """Whether it has filters of its own."""
@@ -350,6 +359,13 @@ class PickerPolicy(Section, frozen=True):
     ] = {}
     use: Annotated[tuple[ProfileChoice, ...], meta("which requests use which profile; the first match decides")] = ()
     header: Annotated[str, meta("request header that may name a profile; empty = none may", example="epp-profile")] = ""
+    nobody: Annotated[
+        Literal["pass", "reject"],
+        meta(
+            "when no endpoint may be picked: pass leaves the request to Envoy's weights (it is refused with 503 only "
+            "where the pool is empty), reject refuses it with 503, as Gateway API data planes expect"
+        ),
+    ] = "pass"
     fallbacks: Annotated[
         int, meta("endpoints in the answer: the pick and those that stand ready for a retry", ge=1, le=8)
     ] = 3

@@ -18,8 +18,19 @@ SUBSET_EMPTY: Final = "subset-empty"
 SATURATED: Final = "saturated"
 FILTERED: Final = "filtered"
 SHED: Final = "predicted-too-slow"
+SHEDDABLE: Final = "saturated-sheddable"
+NOT_CACHED: Final = "not-cached"
 
-_STATUS: Final = {NO_POOL: 503, NO_ENDPOINTS: 503, SUBSET_EMPTY: 503, SATURATED: 429, FILTERED: 429, SHED: 429}
+_STATUS: Final = {
+    NO_POOL: 503,
+    NO_ENDPOINTS: 503,
+    SUBSET_EMPTY: 503,
+    SATURATED: 429,
+    FILTERED: 429,
+    SHED: 429,
+    SHEDDABLE: 429,
+    NOT_CACHED: 412,
+}
 _DROPPED: Final = {
     NO_POOL: "rejected-no-endpoints",
     NO_ENDPOINTS: "rejected-no-endpoints",
@@ -27,6 +38,8 @@ _DROPPED: Final = {
     SATURATED: "rejected-saturated",
     FILTERED: "rejected-saturated",
     SHED: "rejected-saturated",
+    SHEDDABLE: "rejected-saturated",
+    NOT_CACHED: "",
 }
 
 
@@ -81,7 +94,7 @@ class Pick:
 
     @property
     def status(self) -> int:
-        """HTTP status of a refusal: 503 when nobody may be picked, 429 when nobody has room; 0 when picked."""
+        """HTTP status of a refusal: 503 nobody may be picked, 429 nobody has room, 412 not cached; 0 when picked."""
         return 0 if self.addresses else _STATUS.get(self.reason, 503)
 
     @property

@@ -86,22 +86,26 @@ class Picker:
         only: Sequence[str] | None = None,
         profile: str = "",
         model: str = "",
+        service_class: str = "",
         slo_ttft_s: float | None = None,
         token: str = "",
         prefill_token: str = "",
+        only_cached: bool = False,
         want_scores: bool = False,
         request_id: str = "",
     ) -> Pick:
         """Picks for one request and charges the pick at once.
 
         subset: the data plane's hint, None = none given. only: a further restriction by test header. profile: name;
-        "" = as policy says. model: name that the engine will see, when it differs. slo_ttft_s: the class's target,
-        for shedding. token, prefill_token: session tokens that the client sent. Never raises for a request's content.
+        "" = as policy says. model, service_class: what the engine will see and what it counts as, when they differ from
+        the facts. slo_ttft_s: target for the time to first token, for shedding. token, prefill_token: session tokens
+        that the client sent. only_cached: refuse (412) unless the pick has a prefix of it. Never raises for a
+        request's content.
         """
         slots = self._pools.get(pool)
         if slots is None:
             return Pick(reason=reasons.NO_POOL)
-        job = self._job(slots, facts, now, subset, only, profile, model, token)
+        job = self._job(slots, facts, now, subset, only, profile, model, service_class, token)
         if isinstance(job, Pick):
             return job
         costs, chosen, reason, scores = self._choose(job, want_scores)
@@ -109,6 +113,9 @@ class Picker:
             return Pick(reason=reason, profile=job.name)
         slot = slots.at(chosen)
         answer = self._price(job, slot, costs, reason)
+        if only_cached and answer.matched_tokens <= 0:
+            answer.reason = reasons.NOT_CACHED
+            return answer
         if job.profile.shed.enabled and slo_ttft_s is not None:
             refused = self._shed(job, answer, slo_ttft_s)
             if refused is not None:
@@ -139,16 +146,24 @@ class Picker:
         ended_at: float | None = None,
         ahead_tokens: float | None = None,
         batch: float | None = None,
+        prefill: str = "",
     ) -> None:
         """A request ended, whoever picked for it: discharges it and learns from it.
 
-        ended_at: monotonic seconds of its end where known better than `now`. ahead_tokens, batch: as its pick said.
+        ended_at: monotonic seconds of its end where known better than `now`. ahead_tokens, batch, prefill: as its pick
+        said.
         """
         slots = self._pools.get(outcome.pool)
         if slots is None:
             return
         ended = now if ended_at is None else min(ended_at, now)
         started = ended - (outcome.e2e_s or 0.0)
+        if prefill:
+            helper = slots.by_address.get(prefill)
+            if helper is not None:
+                # When its part ended is not told; with the answer's first token at the latest.
+                helper.flight.end(started, ended - (outcome.decode_s or 0.0))
+                slots.price(helper)
         served = slots.by_address.get(outcome.endpoint)
         picked = slots.by_address.get(outcome.pick) if outcome.pick else None
         if picked is not None and picked is not served:
@@ -240,7 +255,7 @@ class Picker:
         if slots is None:
             return Record(now, pool, "", facts.model, facts.prompt_tokens, 0, 0, False, Pick(reason=reasons.NO_POOL))
         state = self._rng.getstate()
-        job = self._job(slots, facts, now, subset, None, profile, model, token)
+        job = self._job(slots, facts, now, subset, None, profile, model, "", token)
         if isinstance(job, Pick):
             return Record(now, pool, "", facts.model, facts.prompt_tokens, 0, 0, bool(facts.session_key), job)
         costs, chosen, reason, scores = self._choose(job, True)
@@ -254,14 +269,14 @@ class Picker:
             answer.scores = scores
         return self._record(job, answer, costs, "", limit)
 
-    def _profile(self, name: str, facts: RequestFacts, model: str, pool: str) -> tuple[str, ProfilePolicy]:
+    def _profile(self, name: str, model: str, service_class: str, pool: str) -> tuple[str, ProfilePolicy]:
         profiles = self._profiles
         if name:
             found = profiles.get(name)
             if found is not None:
                 return name, found
         for choice in self._policy.use:
-            if choice.matches(model or facts.model, facts.service_class, pool):
+            if choice.matches(model, service_class, pool):
                 return choice.profile, profiles[choice.profile]
         return "default", profiles["default"]
 
@@ -274,6 +289,7 @@ class Picker:
         only: Sequence[str] | None,
         profile: str,
         model: str,
+        service_class: str,
         token: str,
     ) -> Job | Pick:
         allowed = slots.eligible_bits
@@ -283,7 +299,12 @@ class Picker:
             allowed &= slots.resolve(subset)
             if not allowed:
                 return Pick(reason=reasons.SUBSET_EMPTY)
-        name, chosen = self._profile(profile, facts, model, slots.name)
+        service_class = service_class or facts.service_class
+        name, chosen = self._profile(profile, model or facts.model, service_class, slots.name)
+        if chosen.shed.classes and service_class in chosen.shed.classes:
+            shed = chosen.shed
+            if slots.saturation(shed.queue, shed.kv) >= shed.saturation:
+                return Pick(reason=reasons.SHEDDABLE, profile=name, shed=True, retry_after_s=shed.retry_after_s)
         job = Job(slots, facts, name, chosen, allowed, now, model)
         if token:
             named = read_token(token)

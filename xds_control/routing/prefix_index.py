@@ -132,7 +132,7 @@ class PrefixIndex:
     def fullness(self, slot: int) -> float:
         """Tokens believed cached at an endpoint as a share of what fits, 0 to 1."""
         holder = self._holders.get(slot)
-        return 0.0 if holder is None else holder.tokens / holder.capacity
+        return 0.0 if holder is None else min(1.0, holder.tokens / holder.capacity)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Says how many tokens fit at an endpoint; what no longer fits is forgotten, least recently used first."""

@@ -18,6 +18,7 @@ from xds_control.policy.picker import CostPolicy, PickerPolicy, ProfilePolicy
 from xds_control.routing.outstanding import InFlight
 from xds_control.routing.prefix_index import PrefixIndex, indices
 from xds_control.routing.rates import PoolRates
+from xds_control.routing.scorers import saturation
 from xds_control.routing.subset import resolve, split_address
 
 Floats = npt.NDArray[np.float64]
@@ -417,6 +418,13 @@ class PoolSlots:
     def resolve(self, hint: Sequence[str]) -> int:
         """Endpoints that may be picked and that a subset hint names."""
         return resolve(hint, self._bits_of, self._bits_of_host)
+
+    def saturation(self, queue: float, kv: float) -> float:
+        """Mean over the endpoints of max(waiting ÷ queue, KV use ÷ kv); 1 for one whose load is not known."""
+        pods = [
+            (slot.value("waiting"), slot.value("kv_usage"), not slot.known) for slot in self.of_bits(self.eligible_bits)
+        ]
+        return saturation([(0.0 if w != w else w, 0.0 if k != k else k, stale) for w, k, stale in pods], queue, kv)
 
     def serving(self, model: str) -> int:
         """Endpoints that list the model or adapter, or list nothing: others cannot answer for it."""

@@ -194,9 +194,9 @@ class AccessLog:
         endpoint = _address(common.upstream_remote_address)
         attempts = common.upstream_request_attempt_count
 
-        request_id = pool = model = named_class = tenant = api = processor = pick = ""
+        request_id = pool = model = named_class = tenant = api = processor = pick = prefill = ""
         prompt_bytes = prompt_est = output_est = matched = None
-        prompt = completion = cached = None
+        prompt = completion = cached = ahead = batch = None
         profile = images = 0
         metadata = common.metadata.filter_metadata.get(names.NAMESPACE)
         if metadata is not None:
@@ -209,6 +209,9 @@ class AccessLog:
             api = _text(get(names.META_API))
             processor = _text(get(names.META_PROCESSOR))
             pick = _text(get(names.META_PICK))
+            prefill = _text(get(names.META_PREFILL))
+            ahead = _number(get(names.META_AHEAD_TOKENS))
+            batch = _number(get(names.META_BATCH))
             prompt_bytes = _number(get(names.META_PROMPT_BYTES))
             prompt_est = _number(get(names.META_PROMPT_TOKENS_ESTIMATE))
             output_est = _number(get(names.META_OUTPUT_TOKENS_ESTIMATE))
@@ -259,6 +262,10 @@ class AccessLog:
         if e2e_s is None:
             e2e_s = _seconds(common.duration)
         queue_s = None if sent is None else max(0.0, sent - received)
+        ended_unix_s = None
+        if common.HasField("start_time"):
+            lasted = _seconds(common.duration) or ended or 0.0
+            ended_unix_s = common.start_time.seconds + common.start_time.nanos * _NANO + lasted
 
         row = self._row(pool, endpoint, service_class)
         message = row.message
@@ -328,6 +335,10 @@ class AccessLog:
             queue_s=queue_s,
             text_profile=profile,
             images=images,
+            ahead_tokens=ahead,
+            batch=batch,
+            prefill=prefill,
+            ended_unix_s=ended_unix_s,
         )
 
     def _unsaid(self, endpoint: str) -> int | None:

@@ -26,6 +26,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     ttft_s: from the request's last byte sent upstream to the answer's first body byte, streamed answers only.
     decode_s: from the first to the last body byte, streamed answers only. e2e_s: from the request's last byte received
     to the answer's last. queue_s: from the request's last byte received to its first byte sent upstream.
+    ahead_tokens, batch: uncached prompt tokens ahead and requests in flight at the picked endpoint, as its pick said.
+    ended_unix_s: wall-clock time of its end. prefill: prefill endpoint of a split request, "" otherwise.
     text_profile, images: kind of text and number of images, for the token estimator; 0 when unknown.
     attempts: how many the request took, 0 when it was answered without an upstream.
     """
@@ -57,6 +59,10 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     queue_s: float | None
     text_profile: int = 0
     images: int = 0
+    ahead_tokens: int | None = None
+    batch: int | None = None
+    prefill: str = ""
+    ended_unix_s: float | None = None
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, gc=False):
