@@ -12,6 +12,7 @@ import click
 from xds_control.errors import PolicyError, XdsControlError
 from xds_control.policy.load import load_policy
 from xds_control.policy.schema import Policy
+from xds_control.routing.check import CHECKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +33,7 @@ policy_option = click.option(
 def read_policy(path: Path) -> Policy:
     """The policy in a file; on errors prints every one with its place and exits with 2."""
     try:
-        return load_policy(path)
+        return load_policy(path, CHECKS)
     except PolicyError as error:
         for problem in error.problems:
             click.echo(f"error: {problem}", err=True)

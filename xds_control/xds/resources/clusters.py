@@ -94,7 +94,6 @@ def processor_cluster(connect_timeout_s: float = 0.25) -> Cluster:
             split_external_local_origin_errors=True,
             consecutive_local_origin_failure=2,
             enforcing_consecutive_local_origin_failure=100,
-            enforcing_consecutive_5xx=0,
             enforcing_consecutive_gateway_failure=0,
             enforcing_success_rate=0,
             enforcing_local_origin_success_rate=0,

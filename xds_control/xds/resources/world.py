@@ -20,7 +20,8 @@ class WorldBuilder:
     """Builds the world step by step; what did not change keeps its very bytes."""
 
     def __init__(self) -> None:
-        self._fixed: World = {}
+        self.fixed: World = {}
+        """Resources that only the policy decides."""
         self._assignments: dict[str, bytes] = {}
         self._hosts: dict[str, list[Host]] = {}
         self._pools: tuple[str, ...] = ()
@@ -32,7 +33,7 @@ class WorldBuilder:
             clusters[PROCESSOR_CLUSTER] = bytes(processor_cluster())
         listener = gateway_listener(policy.envoy, policy.processors, policy.ext_proc, forwarded)
         routes = gateway_routes(policy.envoy, policy.pools, policy.default_pool())
-        self._fixed = {
+        self.fixed = {
             CDS.type_url: clusters,
             LDS.type_url: {LISTENER: bytes(listener)},
             RDS.type_url: {ROUTES: bytes(routes)},
@@ -46,11 +47,11 @@ class WorldBuilder:
             pool = snapshot.pools.get(name)
             if pool is not None:
                 wanted[name] = pool_hosts(pool)
-        if PROCESSOR_CLUSTER in self._fixed.get(CDS.type_url, {}):
+        if PROCESSOR_CLUSTER in self.fixed.get(CDS.type_url, {}):
             wanted[PROCESSOR_CLUSTER] = [Host(address, 1) for address in sorted(processors)]
         self._assignments = {name: self._assignment(name, hosts) for name, hosts in wanted.items()}
         self._hosts = wanted
-        return {**self._fixed, EDS.type_url: self._assignments}
+        return {**self.fixed, EDS.type_url: self._assignments}
 
     def _assignment(self, name: str, hosts: list[Host]) -> bytes:
         known = self._assignments.get(name)

@@ -1,0 +1,74 @@
+"""`serve` and bad input: a clear message, exit code 2, nothing started."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from xds_control.cli.main import main
+
+GOOD = """\
+version: xds-control/v1
+pools:
+- name: chat
+  endpoints:
+  - address: 127.0.0.1:8000
+  - address: 127.0.0.1:8001
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "words"),
+    [
+        (("name: chat", "name: chat\n  modles: [a]"), "policy.yaml:4:3: pools[0].modles", "did you mean `models`"),
+        (("- name: chat", "- name: [chat]"), "policy.yaml:3:9: pools[0].name", "expected `str`, got `array`"),
+        (("127.0.0.1:8001", "nowhere"), "policy.yaml:6:5: pools[0].endpoints[1]", "is not host:port"),
+        (("127.0.0.1:8001", "127.0.0.1:8000"), "policy.yaml:6:14: pools[0].endpoints[1].address", "listed twice"),
+        (
+            ("pools:", "weights: {profile: custom, curves: [{signal: kv_usage, weight: 99}]}\npools:"),
+            "policy.yaml:2:64: weights.curves[0].weight",
+            "expected `float` <= 10",
+        ),
+        (("pools:", "routing: {rules: [{name: a, when: 'request.nope == 1'}]}\npools:"), "policy.yaml:2:44: routing.rules[0].when", "nope"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "control", "bootstrap"])
+def test_policy_errors_name_the_place_and_start_nothing(
+    tmp_path: Path, command: str, change: tuple[str, str], place: str, words: str
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD.replace(*change, 1))
+    result = CliRunner().invoke(main, [command, "--policy", str(path)])
+    assert result.exit_code == 2, result.output
+    assert place in result.output
+    assert words in result.output
+    assert "nothing was started" in result.output
+
+
+def test_a_missing_policy_is_bad_input(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["serve", "--policy", str(tmp_path / "none.yaml")])
+    assert result.exit_code == 2
+    assert "none.yaml: cannot be read: No such file or directory" in result.output
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path = tmp_path / "policy.yaml"
+        path.write_text(GOOD + f"control: {{http: '127.0.0.1:{port}'}}\n")
+        result = CliRunner().invoke(main, ["serve", "--policy", str(path)])
+    assert result.exit_code == 2
+    assert f"control.http: 127.0.0.1:{port} cannot be used: Address already in use" in result.output
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    runner = CliRunner()
+    for name, command in main.commands.items():
+        result = runner.invoke(main, [name, "--help"])
+        assert result.exit_code == 0, name
+        assert "xds-control " in result.output.split("Usage:")[1].split("\n", 1)[1] or "Example" in (command.help or "")
