@@ -6,6 +6,7 @@ A request edits the subscription; what must be sent follows from each resource's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from sys import intern
 
 from xds_control.xds.names import canonical, glob_prefix
 from xds_control.xds.plan import Fallback, Reply
@@ -46,7 +47,7 @@ class DeltaSubscription(Subscription):
             self._unheard.update(outstanding.removed)
         first, self._first = self._first, False
         self._unsubscribe([canonical(n) for n in unsubscribe])
-        names = [canonical(n) for n in subscribe]
+        names = [intern(canonical(n)) for n in subscribe]  # one copy of a name for all clients
         wildcard = "*" in names or (first and not names and "*" not in unsubscribe and self.type.legacy_wildcard)
         if wildcard:
             if self.wildcard:
@@ -64,9 +65,9 @@ class DeltaSubscription(Subscription):
             self.asked.add(name)
         if first:
             for name, version in initial.items():
-                name = canonical(name)
+                name = intern(canonical(name))
                 if self.wants(name):
-                    self._own()[name] = version
+                    self._own()[name] = intern(version)
                     # Compared by version, neither sent nor denied unseen.
                     self.asked.discard(name)
         return answered

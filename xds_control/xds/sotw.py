@@ -6,6 +6,7 @@ A request states the whole list of names and, by its nonce, accepts or rejects o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from sys import intern
 
 from xds_control.xds.plan import Fallback, Reply
 from xds_control.xds.resource import STATE_MODULUS, Resource
@@ -31,7 +32,7 @@ class SotwSubscription(Subscription):
         answered = self.progress.answered(nonce, error, now)
         if answered and error is None and self.type.full_state:
             self.progress.rejected.clear()
-        wanted = set(names)
+        wanted = set(map(intern, names))  # one copy of a name for all clients
         wildcard = "*" in wanted
         wanted.discard("*")
         if names:
