@@ -20,7 +20,7 @@ from xds_control.policy.load import load_policy
 
 ENVOY = Path(sys.executable).parent / "envoy"
 needs_envoy = pytest.mark.skipif(not ENVOY.exists(), reason="the extra `envoy` is not installed")
-COMMAND = [sys.executable, "-c", "from xds_control.cli.demo import demo; demo()", "--engines", "2", "--no-llama"]
+COMMAND = [sys.executable, "-m", "xds_control", "demo", "--engines", "2", "--no-llama"]
 
 
 def start(*options: str) -> subprocess.Popen[str]:
@@ -107,8 +107,8 @@ def test_interrupted_it_stops_everything_and_exits_with_0() -> None:
 @needs_envoy
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the death signal exists on Linux only")
-def test_killed_it_takes_everything_with_it() -> None:
-    process = start()
+def test_killed_it_takes_everything_with_it(tmp_path: Path) -> None:
+    process = start("--dir", str(tmp_path))
     read_until(process, "traffic starts")
     children = descendants(process)
     process.kill()
@@ -132,7 +132,7 @@ def test_interrupted_while_starting_it_stops_what_it_started() -> None:
 
 
 def test_with_nothing_to_balance_it_says_so() -> None:
-    command = [*COMMAND[:3], "--engines", "0", "--no-llama"]
+    command = [*COMMAND[:4], "--engines", "0", "--no-llama"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=dict(os.environ), check=False)
     assert done.returncode == 1
     assert "nothing to balance" in done.stderr
