@@ -19,5 +19,5 @@ def main() -> None:
     """
 
 
-for command in (serve, control, processor, bootstrap, demo, calibrate):
+for command in (serve, control, processor, bootstrap, demo, agent, calibrate):
     main.add_command(command)

@@ -32,7 +32,7 @@ pools:
             "policy.yaml:2:64: weights.curves[0].weight",
             "expected `float` <= 10",
         ),
-        (("pools:", "routing: {rules: [{name: a, when: 'request.nope == 1'}]}\npools:"), "policy.yaml:2:44: routing.rules[0].when", "nope"),
+        (("pools:", "routing: {rules: [{name: a, when: 'request.nope == 1'}]}\npools:"), "policy.yaml:2:35: routing.rules[0].when", "nope"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "control", "bootstrap"])
