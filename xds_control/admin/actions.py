@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import aiohttp
 
+from xds_control.admin.calibrate import CalibrationError, Target, calibrate
 from xds_control.admin.core import ControlCore
 from xds_control.fleet.life import Action
 from xds_control.observe.logs import logger
@@ -47,6 +48,9 @@ class ActionRunner:
         started = time.monotonic()
         try:
             async with asyncio.timeout(action.timeout_s):
+                if action.kind == "calibrate":
+                    await self._calibrate(self._session, action)
+                    return
                 if action.kind == "warmup":
                     ok, detail = await self._warm_up(self._session, action)
                 else:
@@ -62,6 +66,23 @@ class ActionRunner:
             self._core.on_probe(action.address, ok, now, detail)
         else:
             self._core.on_calibrated(action.address, ok, now, detail)
+
+    async def _calibrate(self, session: aiohttp.ClientSession, action: Action) -> None:
+        policy = self._core.policy.capacity.calibrate
+        target = Target(self._core.base_url(action.address), self._core.model_of(action.address))
+        try:
+            report = await calibrate(target, policy, session=session)
+        except CalibrationError as error:
+            self._core.on_calibrated(action.address, False, time.monotonic(), str(error))
+            return
+        now = time.monotonic()
+        rates = report.rates(now, policy)
+        self._log.info(
+            "calibrated", endpoint=action.address, prefill_tps=report.prefill_tps, decode_tps=report.decode_tps
+        )
+        self._core.on_calibrated(
+            action.address, rates is not None, now, f"{report.failed} requests failed", rates, report.batch
+        )
 
     async def _probe(self, session: aiohttp.ClientSession, action: Action) -> tuple[bool, str]:
         """Any answer below 500 shows that somebody serves there; 503 from /health says "not yet"."""

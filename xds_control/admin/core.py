@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from xds_control.admin.learning import FleetLearning
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.faults import Outcomes
 from xds_control.fleet.life import Action, Event
 from xds_control.fleet.lifecycle import Lifecycle
 from xds_control.fleet.override import Override
+from xds_control.fleet.rates import LearnedRates
 from xds_control.fleet.readings import ModelInfo
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
 from xds_control.policy.schema import Policy
@@ -58,6 +60,7 @@ class ControlCore:
     store: SignalStore = field(init=False)
     outcomes: FleetOutcomes = field(default_factory=FleetOutcomes, init=False)
     lifecycle: Lifecycle = field(init=False)
+    learning: FleetLearning = field(init=False)
     gpus: GpuFleet = field(init=False)
     engines: dict[str, WeightEngine] = field(default_factory=dict, init=False)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS), init=False)
@@ -72,7 +75,8 @@ class ControlCore:
 
     def __post_init__(self) -> None:
         self.store = SignalStore(self.policy.signals.age_limits_s, self.policy.signals.ignore_sources)
-        self.lifecycle = Lifecycle(self.policy.lifecycle)
+        self.lifecycle = Lifecycle(self.policy.lifecycle, calibrate=self.policy.capacity.calibrate.enabled)
+        self.learning = FleetLearning(self.policy.capacity.learn)
         self.gpus = GpuFleet(self.policy.signals.gpu.max_gpus)
         self._make_engines()
 
@@ -86,6 +90,8 @@ class ControlCore:
         if (old.age_limits_s, old.ignore_sources) != (new.age_limits_s, new.ignore_sources):
             self.store = _carried(self.store, SignalStore(new.age_limits_s, new.ignore_sources), now)
         self.lifecycle.policy = policy.lifecycle
+        self.lifecycle.calibrate = policy.capacity.calibrate.enabled
+        self.learning.use_policy(policy.capacity.learn)
         self._make_engines()
 
     def set_endpoints(self, endpoints: Iterable[Endpoint], now: float) -> None:
@@ -95,6 +101,7 @@ class ControlCore:
         self._note(self.lifecycle.sync(self.endpoints, now))
         alive = {view.address for view in self.lifecycle.views()}
         self.store.retain(alive)
+        self.learning.retain(alive)
         for address in [known for known in self._info if known not in alive]:
             del self._info[address]
             self.outcomes.forget(address)
@@ -122,6 +129,7 @@ class ControlCore:
         if seen.recognised:
             self._note(self.lifecycle.on_scrape(address, True, now))
         self.store.put_all(address, seen.values, seen.at, seen.source)
+        self.learning.on_scrape(endpoint.pool, address, seen.values, now)
         if seen.info is not None:
             self._learn_info(address, seen.info, now)
         self._note(self.lifecycle.on_readings(address, self.store.readings(address, now), now))
@@ -137,6 +145,7 @@ class ControlCore:
     def on_window(self, window: pb.Window, now: float) -> None:
         """A processor's window of outcomes."""
         self.outcomes.add(window, now)
+        self.learning.on_window(window.outcomes, now)
         touched = {row.endpoint for row in window.outcomes if row.endpoint}
         for address in touched:
             for name, reading in self.outcomes.readings(address, now).items():
@@ -192,8 +201,19 @@ class ControlCore:
         """A warm-up prompt was answered, or not."""
         self._note(self.lifecycle.on_warmup(address, ok, latency_s, now, detail))
 
-    def on_calibrated(self, address: str, ok: bool, now: float, detail: str = "") -> None:
-        """The standard load ended."""
+    def on_calibrated(
+        self,
+        address: str,
+        ok: bool,
+        now: float,
+        detail: str = "",
+        rates: LearnedRates | None = None,
+        batch: float = 1.0,
+    ) -> None:
+        """The standard load ended. rates: what it showed, at `batch` requests at once."""
+        endpoint = self._known.get(address)
+        if rates is not None and endpoint is not None:
+            self.learning.seed(endpoint.pool, address, rates, batch, now)
         self._note(self.lifecycle.on_calibrated(address, ok, now, detail))
 
     def base_url(self, address: str) -> str:
@@ -277,7 +297,8 @@ class ControlCore:
             readings = self.store.readings(address, now)
             if life.state is State.DRAINING and "running" in readings:
                 waiting = readings["waiting"].value if "waiting" in readings else 0.0
-                self._note(self.lifecycle.on_in_flight(address, round(readings["running"].value + waiting), now))
+                counted = readings["running"]
+                self._note(self.lifecycle.on_in_flight(address, round(counted.value + waiting), now, at=counted.at))
                 life = self.lifecycle.view(address) or life
             stats = self.outcomes.stats(address, now)
             info = self._info.get(address, _NO_INFO)
@@ -287,6 +308,7 @@ class ControlCore:
                     state=life.state,
                     state_since=life.since,
                     readings=readings,
+                    learned=self.learning.rates(endpoint.pool, address),
                     override=life.override,
                     ramp_since=life.ramp_since,
                     request_rate=None if stats is None else stats.requests_per_s,

@@ -10,6 +10,7 @@ is a higher capacity. Requests that queued say nothing about speed and are left 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from xds_control.fleet.rates import LearnedRates
@@ -106,7 +107,7 @@ class CapacityLearner:
     """Learns the capacities of one pool. Feed it every window and every scrape; ask `rates` at each tick."""
 
     def __init__(self, policy: Learning) -> None:
-        self._policy = policy
+        self.policy = policy
         self._seen: dict[str, _Seen] = {}
         self._prompt = self._completion = self._requests = 0.0
         self._mix_at: float | None = None
@@ -146,7 +147,7 @@ class CapacityLearner:
         """Starts an endpoint from a calibration: its rates count like that of a full measure of traffic."""
         seen = self._of(address, now)
         self._cache = None
-        tokens = self._policy.least_tokens
+        tokens = self.policy.least_tokens
         if rates.decode_tps and rates.decode_tps > 0.0:
             seen.decode = _Fit()
             seen.decode.add(tokens, tokens * max(batch, 1.0) / rates.decode_tps, max(batch, 1.0))
@@ -161,6 +162,11 @@ class CapacityLearner:
         self._seen.pop(address, None)
         self._cache = None
 
+    def retain(self, alive: Collection[str]) -> None:
+        """Drops every endpoint that is not among `alive`."""
+        for address in [known for known in self._seen if known not in alive]:
+            self.forget(address)
+
     def rates(self, address: str) -> LearnedRates | None:
         """What is known of an endpoint; None when nothing is."""
         if self._cache is None:
@@ -173,9 +179,9 @@ class CapacityLearner:
         seen.decayed_at = now if last is None else max(last, now)
         dt = 0.0 if last is None else now - last
         if dt > 0.0:
-            fast = 0.5 ** (dt / self._policy.half_life_s)
+            fast = 0.5 ** (dt / self.policy.half_life_s)
             # The shape belongs to the model and the engine, not to the moment: it may remember longer.
-            slow = 0.5 ** (dt / (10.0 * self._policy.half_life_s))
+            slow = 0.5 ** (dt / (10.0 * self.policy.half_life_s))
             for fit, factor in (
                 (seen.decode, fast),
                 (seen.prefill, fast),
@@ -191,7 +197,7 @@ class CapacityLearner:
     def _mix(self, delivered: Delivered, now: float) -> None:
         dt = 0.0 if self._mix_at is None else max(0.0, now - self._mix_at)
         self._mix_at = now
-        factor = 0.5 ** (dt / (10.0 * self._policy.half_life_s))
+        factor = 0.5 ** (dt / (10.0 * self.policy.half_life_s))
         self._prompt = self._prompt * factor + max(delivered.prompt_tokens, 0.0)
         self._completion = self._completion * factor + max(delivered.completion_tokens, 0.0)
         self._requests = self._requests * factor + delivered.requests
@@ -218,7 +224,7 @@ class CapacityLearner:
                 decode_tps=batch / decode[address] if address in decode else None,
                 capacity=1.0 / (usual_s * (share * p + (1.0 - share) * d)),
                 service_s=seen.service / seen.requests if seen.requests > 0.5 else None,
-                confidence=min(1.0, tokens / self._policy.least_tokens),
+                confidence=min(1.0, tokens / self.policy.least_tokens),
                 at=seen.at,
             )
         return out
