@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from xds_control import __version__
+from xds_control.cli.agent import agent
 from xds_control.cli.calibrate import command as calibrate
 from xds_control.cli.demo import demo
 from xds_control.cli.serve import bootstrap, control, processor, serve
