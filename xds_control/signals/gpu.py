@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.signals.store import SignalStore
@@ -149,6 +150,16 @@ class _Gpu:
         self.source = source
 
 
+class _Mapping(NamedTuple):
+    """GPUs of endpoints at one version of what is known, and which endpoints a node concerns."""
+
+    given: Sequence[Endpoint]
+    version: int
+    endpoints: dict[str, Endpoint]
+    gpus: dict[str, list[_Gpu]]
+    by_node: dict[tuple[str, str], set[str]]
+
+
 class GpuFleet:
     """All GPUs that agents or exporters told of, and the endpoints that they belong to.
 
@@ -164,7 +175,8 @@ class GpuFleet:
         self._by_node: dict[tuple[str, str], dict[str, _Gpu]] = {}
         self._heard: dict[tuple[str, str], float] = {}
         self._version = 0
-        self._mapped: tuple[object, int, dict[str, list[_Gpu]]] | None = None
+        self._mapped: _Mapping | None = None
+        self._news: set[tuple[str, str]] = set()
         self.counts: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -197,6 +209,7 @@ class GpuFleet:
             self._count("full")
             return
         self._heard[key] = at
+        self._news.add(key)
         mine = self._by_node.setdefault(key, {})
         seen: set[str] = set()
         for state in states:
@@ -247,25 +260,39 @@ class GpuFleet:
                 used.update((gpu.state.uuid, gpu.state.parent_uuid))
         return sorted({uuid for _, uuid in self._gpus} - used)
 
-    def fill(self, store: SignalStore, endpoints: Iterable[Endpoint]) -> int:
-        """Puts the GPU signals of all endpoints into the store; how many endpoints have any."""
-        found = 0
-        for address, gpus in self._mapping(tuple(endpoints)).items():
+    def fill(self, store: SignalStore, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+        """Puts the GPU signals of endpoints into the store, of those whose nodes were heard of since the last time.
+
+        Those endpoints come back. Meant to be called once a tick, however many reports there were.
+        """
+        mapping = self._mapping(endpoints)
+        news, self._news = self._news, set()
+        touched = {address for key in news for address in mapping.by_node.get(key, ())}
+        found: list[Endpoint] = []
+        for address in sorted(touched):
             by_source: dict[str, list[_Gpu]] = {}
-            for gpu in gpus:
+            for gpu in mapping.gpus[address]:
                 by_source.setdefault(gpu.source, []).append(gpu)
             for source, mine in by_source.items():
                 values = gpu_signals(self._whole(gpu) for gpu in mine)
                 at = min(self._heard.get((source, gpu.node), gpu.at) for gpu in mine)
                 store.put_all(address, values, at, source)
-            found += bool(by_source)
+            found.append(mapping.endpoints[address])
         return found
 
-    def _mapping(self, endpoints: tuple[Endpoint, ...]) -> dict[str, list[_Gpu]]:
-        key = tuple(map(id, endpoints))
-        if self._mapped is None or self._mapped[:2] != (key, self._version):
-            self._mapped = (key, self._version, {one.address: self._find(one) for one in endpoints})
-        return self._mapped[2]
+    def _mapping(self, endpoints: Sequence[Endpoint]) -> _Mapping:
+        """Which GPUs each endpoint has; found anew when the endpoints, the GPUs or their processes are others."""
+        mapped = self._mapped
+        if mapped is not None and mapped.version == self._version and mapped.given == tuple(endpoints):
+            return mapped
+        mapped = _Mapping(tuple(endpoints), self._version, {one.address: one for one in endpoints}, {}, {})
+        for address, endpoint in mapped.endpoints.items():
+            mapped.gpus[address] = self._find(endpoint)
+            for gpu in mapped.gpus[address]:
+                mapped.by_node.setdefault((gpu.source, gpu.node), set()).add(address)
+        self._news.update(mapped.by_node)
+        self._mapped = mapped
+        return mapped
 
     def _whole(self, gpu: _Gpu) -> GpuState:
         parent = gpu.state.parent_uuid

@@ -121,6 +121,23 @@ class Scraper:
         for authority in [known for known in self._locks if known not in used and not self._locks[known].locked()]:
             del self._locks[authority]
 
+    def use_policy(self, policy: ScrapePolicy, engines: Mapping[str, GenericMapping] | None = None) -> None:
+        """Scrapes by another policy from now on. Endpoints are begun anew when it differs from the one in force.
+
+        Raises ConfigError when its TLS files cannot be used; then all stays as it was.
+        """
+        adapters = {name: generic_adapter(name, mapping) for name, mapping in (engines or {}).items()}
+        if self._stopped or (policy == self._policy and adapters == self._adapters):
+            return
+        old, self._fetcher = self._fetcher, Fetcher(policy)
+        self._policy, self._adapters = policy, adapters
+        closing = asyncio.get_running_loop().create_task(old.close())
+        self._ending.add(closing)
+        closing.add_done_callback(self._ending.discard)
+        endpoints = [target.endpoint for target in self._targets.values()]
+        self.set_targets([])
+        self.set_targets(endpoints)
+
     def stats(self, address: str) -> ScrapeStats | None:
         """How the scraping of an endpoint goes; None when it is not scraped."""
         target = self._targets.get(address)

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.shared import shared_path
-from xds_control.signals.dcgm import MIB, read_dcgm
-from xds_control.signals.gpu import GpuState, gpu_signals
+from tests.unit.signals.servers import engine, plain
+from xds_control.policy.signals import GpuPolicy, SignalsPolicy
+from xds_control.signals.dcgm import MIB, GpuPage, read_dcgm
+from xds_control.signals.gpu import GpuFleet, GpuState, gpu_signals
+from xds_control.signals.gpu_scraper import DcgmScraper
 
 
 def test_a_captured_page() -> None:
@@ -109,3 +114,29 @@ def test_a_gpu_without_a_name_is_counted() -> None:
     page = read_dcgm(b"DCGM_FI_DEV_GPU_TEMP 5\n")
     assert page.gpus == []
     assert page.dropped == {"no_uuid": 1}
+
+
+async def test_exporters_are_scraped_and_bad_ones_are_told() -> None:
+    good_page = (row("DCGM_FI_DEV_GPU_TEMP", "60") + row("DCGM_FI_DEV_GPU_TEMP", "61", "GPU-b")).encode()
+    async with engine(plain(good_page)) as good, engine(plain(b"a 1\n")) as bad:
+        policy = SignalsPolicy(gpu=GpuPolicy(dcgm=[good.url(), bad.url()], dcgm_interval_s=0.1))
+        fleet = GpuFleet()
+
+        def take(node: str, page: GpuPage, at: float) -> None:
+            fleet.report(node, page.gpus, at, "dcgm", full=True)
+
+        scraper = DcgmScraper(policy, take, seed=1)
+        scraper.start()
+        try:
+            async with asyncio.timeout(20):
+                while scraper.stats[bad.url()].consecutive_failures < 2 or not len(fleet):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert {state.uuid: state.temp_c for state in fleet.states()} == {"GPU-a": 60.0, "GPU-b": 61.0}
+            assert scraper.stats[bad.url()].errors.keys() == {"unrecognised"}
+            good.answer = plain(row("DCGM_FI_DEV_GPU_TEMP", "62").encode())
+            async with asyncio.timeout(20):
+                while len(fleet) != 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert scraper.stats[good.url()].gpus == 1
+        finally:
+            await scraper.stop()

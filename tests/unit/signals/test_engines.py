@@ -8,10 +8,10 @@ import pytest
 
 from tests.shared import shared_path
 from tests.unit.signals.pages import PageBuilder
-from xds_control.policy.signals import GenericMapping, MetricMapping
+from xds_control.policy.signals import GenericMapping, MetricMapping, SignalsPolicy
 from xds_control.signals.catalogue import spec_of
 from xds_control.signals.engines import ADAPTERS, UnknownEngine, adapter_for, default_path, detect
-from xds_control.signals.engines.generic import generic_adapter
+from xds_control.signals.engines.generic import RESERVED, generic_adapter, problems
 from xds_control.signals.reader import Observations, PageReader, SloTargets
 
 EXPECTED: dict[str, tuple[str, dict[str, float], tuple[str, ...]]] = {
@@ -423,6 +423,23 @@ def test_sglang_loads_tell_waiting_tokens() -> None:
     reader = PageReader("sglang")
     body = b'{"loads":[{"dp_rank":0,"num_waiting_uncached_tokens":100},{"dp_rank":1,"num_waiting_uncached_tokens":50}]}'
     assert reader.feed_extra("loads", body, 1.0).values == {"waiting_tokens": 150}
+
+
+def test_names_in_a_policy_that_do_not_exist_are_told_with_their_place() -> None:
+    mapping = GenericMapping(
+        signals=[MetricMapping(signal="waitin", metric="a"), MetricMapping(signal="ttft", metric="b")]
+    )
+    policy = SignalsPolicy(
+        age_limits_s={"runing": 1.0, "running": 2.0}, engines={"vllm": mapping}, ignore_sources=["orca", "orka"]
+    )
+    assert [path for path, _ in problems(policy)] == [
+        ("age_limits_s", "runing"),
+        ("engines", "vllm"),
+        ("engines", "vllm", "signals", 0, "signal"),
+        ("ignore_sources", 1),
+    ]
+    assert problems(SignalsPolicy()) == []
+    assert set(ADAPTERS) <= RESERVED
 
 
 def test_a_generic_engine_is_described_by_the_policy() -> None:

@@ -115,7 +115,8 @@ def test_signals_reach_the_store_as_old_as_the_nodes_last_word() -> None:
     fleet, store = GpuFleet(), SignalStore()
     one = endpoint(gpus=("GPU-a", "GPU-b"))
     fleet.report("n1", [A, B], 1.0, "nvml")
-    assert fleet.fill(store, [one]) == 1
+    assert fleet.fill(store, [one]) == [one]
+    assert fleet.fill(store, [one]) == [], "nothing new was heard"
     assert store.readings(one.address, 1.0)["gpu_temp"] == (91.0, 1.0, "nvml")
     fleet.report("n1", [], 5.0, "nvml")  # a sign of life: nothing changed
     fleet.fill(store, [one])
@@ -123,6 +124,19 @@ def test_signals_reach_the_store_as_old_as_the_nodes_last_word() -> None:
     fleet.report("n1", [replace(B, temp_c=60.0)], 6.0, "nvml")
     fleet.fill(store, [one])
     assert store.readings(one.address, 6.0)["gpu_temp"].value == 60.0
+
+
+def test_only_endpoints_of_nodes_that_were_heard_of_are_filled() -> None:
+    fleet, store = GpuFleet(), SignalStore()
+    endpoints = tuple(Endpoint(f"10.0.0.{n}:80", "p", gpus=(f"GPU-{n}",)) for n in range(5))
+    for n in range(5):
+        fleet.report(f"node-{n}", [replace(A, uuid=f"GPU-{n}")], 1.0, "nvml")
+    assert fleet.fill(store, endpoints) == list(endpoints)
+    fleet.report("node-3", [], 2.0, "nvml")
+    assert fleet.fill(store, endpoints) == [endpoints[3]]
+    moved = (*endpoints[:4], replace(endpoints[4], gpus=("GPU-0",)))
+    assert fleet.fill(store, moved) == list(moved), "another mapping concerns all"
+    assert store.readings("10.0.0.4:80", 2.0)["gpu_temp"].value == 50.0
 
 
 def test_agent_and_exporter_may_both_tell_of_a_gpu() -> None:

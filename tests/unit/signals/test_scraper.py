@@ -82,6 +82,7 @@ async def test_pages_become_observations_over_one_connection() -> None:
         assert stats.last_ok_at is not None
         assert stats.last_bytes > 3_000
         assert {request.headers["accept-encoding"] for request in one.requests} == {"identity"}
+        assert not any("openmetrics" in request.headers["accept"] for request in one.requests)
         assert watch.seen[0][1].values["running"] == 1
 
 
@@ -343,6 +344,19 @@ async def test_a_changed_endpoint_is_a_new_target_and_an_equal_one_keeps_its_sta
         assert watch.stats(one).scrapes >= scrapes
         watch.scraper.set_targets([endpoint(one, zone="b")])
         assert watch.stats(one).scrapes == 0
+
+
+async def test_another_policy_takes_the_place_of_the_one_before() -> None:
+    async with engine(plain(PAGE)) as one, watching(endpoint(one)) as watch:
+        await until(lambda: len(watch.seen) >= 2)
+        scrapes = watch.stats(one).scrapes
+        watch.scraper.use_policy(FAST)
+        assert watch.stats(one).scrapes >= scrapes, "an equal policy changes nothing"
+        with pytest.raises(ConfigError):
+            watch.scraper.use_policy(ScrapePolicy(tls=ScrapeTlsPolicy(ca_file="/nonexistent")))
+        watch.scraper.use_policy(ScrapePolicy(min_interval_s=0.05, max_interval_s=0.05, max_page_bytes=2000))
+        await until(lambda: bool(watch.failures))
+        assert watch.failures[0][1] == "too_large"
 
 
 async def test_a_fault_in_the_callback_does_not_end_the_scraping() -> None:

@@ -39,12 +39,12 @@ ADAPTERS: Mapping[str, Adapter] = MappingProxyType(
 AUTO_PATHS = ("/metrics", "/prometheus/metrics", "/v1/metrics", "/api/ps")
 """Where a page may be while the engine is not known."""
 
-_ALIASES = {"llama.cpp": "llamacpp", "llama-cpp": "llamacpp", "trtllm-serve": "trtllm", "tensorrt-llm": "trtllm"}
+ALIASES = {"llama.cpp": "llamacpp", "llama-cpp": "llamacpp", "trtllm-serve": "trtllm", "tensorrt-llm": "trtllm"}
 
 
 def adapter_for(engine: str) -> Adapter:
     """The adapter of that name. Raises UnknownEngine."""
-    adapter = ADAPTERS.get(_ALIASES.get(engine, engine))
+    adapter = ADAPTERS.get(ALIASES.get(engine, engine))
     if adapter is None:
         raise UnknownEngine(f"no adapter for engine {engine!r}; known: auto, generic, {', '.join(sorted(ADAPTERS))}")
     return adapter
@@ -52,7 +52,7 @@ def adapter_for(engine: str) -> Adapter:
 
 def default_path(engine: str) -> str:
     """Where the metrics page of an engine usually is; `/metrics` for "auto" and for generic ones."""
-    adapter = ADAPTERS.get(_ALIASES.get(engine, engine))
+    adapter = ADAPTERS.get(ALIASES.get(engine, engine))
     return "/metrics" if adapter is None else adapter.path
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from xds_control.policy.signals import GenericMapping, MetricMapping
+from xds_control.policy.signals import GenericMapping, MetricMapping, SignalsPolicy
 from xds_control.signals.adapter import Adapter, Gauge, Latency, Rate, Ratio, Rule, Term
+from xds_control.signals.catalogue import ENGINE, NOT_ENGINE, spec_of, unknown_names
+from xds_control.signals.engines import ADAPTERS, ALIASES
 from xds_control.signals.exposition import normalise
 
+RESERVED = frozenset({"auto", "generic", *ADAPTERS, *ALIASES})
 _ATTAINMENT = {"ttft": "ttft_attainment", "tpot": "tpot_attainment"}
 
 
@@ -19,6 +22,26 @@ def generic_adapter(name: str, mapping: GenericMapping) -> Adapter:
         same=tuple(mapping.repeated_labels),
         path=mapping.path,
     )
+
+
+def problems(policy: SignalsPolicy) -> list[tuple[tuple[str | int, ...], str]]:
+    """(YAML path below `signals`, sentence) for each name in the policy that does not exist."""
+    found: list[tuple[tuple[str | int, ...], str]] = [
+        (("age_limits_s", name), f"there is no signal {name!r}") for name in unknown_names(policy.age_limits_s)
+    ]
+    for engine, mapping in policy.engines.items():
+        if engine in RESERVED:
+            found.append(
+                (("engines", engine), f"{engine!r} is an engine with an adapter of its own: choose another name")
+            )
+        for index, one in enumerate(mapping.signals):
+            if spec_of(one.signal) is None:
+                found.append((("engines", engine, "signals", index, "signal"), f"there is no signal {one.signal!r}"))
+    for index, kind in enumerate(policy.ignore_sources):
+        if kind != ENGINE and kind not in NOT_ENGINE:
+            kinds = ", ".join(sorted({ENGINE, *NOT_ENGINE}))
+            found.append((("ignore_sources", index), f"there is no kind of source {kind!r}; there are {kinds}"))
+    return found
 
 
 def _rule(one: MetricMapping) -> Rule:
