@@ -39,6 +39,11 @@ class Observations:
     dropped: dict[str, int] = field(default_factory=dict)
     recognised: bool = False
 
+    @property
+    def restarted(self) -> bool:
+        """Whether the page is another process's than the one before: what the old one said over windows is void."""
+        return "restart" in self.dropped
+
 
 class PageReader:
     """State of one endpoint between its pages: counters for rates, histograms for shares, restarts, missing series.

@@ -59,6 +59,7 @@ def test_a_restart_that_the_counter_does_not_show_is_seen_by_the_start_time() ->
     restarted = reader.feed(tokens(9000, started=1.7e9 + 60), 3.0)
     assert "decode_tps" not in restarted.values
     assert restarted.dropped == {"restart": 1}
+    assert restarted.restarted
     assert restarted.info is not None
     assert restarted.info.started_at == 1.7e9 + 60
     assert reader.feed(tokens(9010, started=1.7e9 + 60), 4.0).values["decode_tps"] == 10
