@@ -57,7 +57,8 @@ class Outcome:
     """One finished request. Times in seconds; at: after the start of the load. error: "" when all went well,
     else `http-<status>`, `broken` (connection), `timeout`, `no-done` (stream without its end) or `bad-body`.
 
-    engine: who answered, from `x-demo-engine`. tpot_s: None below two tokens or when not streamed.
+    engine: who answered, from `x-demo-engine`. ttft_s: to the first text; None when not streamed. tpot_s: None below
+    two tokens or when not streamed.
     """
 
     index: int
@@ -79,7 +80,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Summary:
-    """All requests of a load. Quantiles in seconds over answered requests, None without any.
+    """All requests of a load. Quantiles in seconds over answered requests (TTFT, TPOT: streamed ones), or None.
 
     skipped: arrivals that were not sent because `max_in_flight` requests were open.
     """
@@ -212,7 +213,6 @@ class Load:
                     answer = await self._read_stream(response, outcome, begin)
                 else:
                     answer = self._read_whole(await response.read(), outcome)
-                    outcome.ttft_s = time.monotonic() - begin
         except TimeoutError:
             outcome.error = "timeout"
         except aiohttp.ClientError:

@@ -53,9 +53,9 @@ def scenario(engines: list[str], seconds: float | None, slow: float = 5.0, fill:
         slowed,
         filled,
         (
-            Step(0.25 * cycle, f"{slowed} becomes {slow:g} times slower", {slowed: {"slow": slow}}),
-            Step(0.45 * cycle, f"the KV cache of {filled} is filled to {fill:.0%}", {filled: {"kv_fill": fill}}),
-            Step(0.70 * cycle, f"{slowed} and {filled} are healed", {slowed: heal, filled: heal}),
+            Step(0.20 * cycle, f"{slowed} becomes {slow:g} times slower", {slowed: {"slow": slow}}),
+            Step(0.35 * cycle, f"the KV cache of {filled} is filled to {fill:.0%}", {filled: {"kv_fill": fill}}),
+            Step(0.60 * cycle, f"{slowed} and {filled} are healed", {slowed: heal, filled: heal}),
         ),
     )
 

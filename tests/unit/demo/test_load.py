@@ -63,6 +63,7 @@ async def test_figures_agree_with_what_the_engine_counted(engine: DemoEngine) ->
     streamed = [one for one in load.outcomes if one.stream and one.completion_tokens > 1]
     assert all(one.ttft_s is not None and one.tpot_s is not None for one in streamed)
     assert all((one.ttft_s or 0.0) <= one.total_s for one in load.outcomes)
+    assert all(one.ttft_s is None for one in load.outcomes if not one.stream)
     assert summary.ttft_p50_s is not None
     assert summary.ttft_p90_s is not None
     assert summary.ttft_p50_s <= summary.ttft_p90_s

@@ -17,7 +17,7 @@ def state(weights: dict[str, int], shares: dict[str, float], spilled: str = "") 
 
 def test_one_is_slowed_another_filled_then_both_are_healed() -> None:
     plan = scenario(["a", "b", "c"], 40.0)
-    assert [step.at for step in plan.steps] == pytest.approx([10.0, 18.0, 28.0])
+    assert [step.at for step in plan.steps] == pytest.approx([8.0, 14.0, 24.0])
     slow, fill, heal = plan.steps
     assert list(slow.commands) == ["c"]
     assert slow.commands["c"]["slow"] > 1
@@ -55,10 +55,10 @@ def test_the_course_tells_what_moved() -> None:
     course = Course(scenario(["a", "b"], 40.0))
     for tick in range(90):
         at = tick / 2
-        if at < 10:
+        if at < 8:
             now = state({"a": 100, "b": 100}, {"a": 0.5, "b": 0.5})
-        elif at < 28:
-            now = state({"a": 100, "b": 25}, {"a": 0.8, "b": 0.2}, spilled="a" if at > 18 else "")
+        elif at < 24:
+            now = state({"a": 100, "b": 25}, {"a": 0.8, "b": 0.2}, spilled="a" if at > 14 else "")
         else:
             now = state({"a": 100, "b": 100}, {"a": 0.5, "b": 0.5})
         course.add(at, now)
