@@ -187,6 +187,9 @@ class Control:
                 after=event.to_state.value,
                 reason=event.reason,
             )
+        if tick.events and self.scraper is not None:
+            # those that are leaving are scraped to their end: draining waits for their last request
+            self.scraper.set_targets(self.core.members())
         if tick.changed:
             self._publish_world()
         if self.actions is not None and tick.actions:

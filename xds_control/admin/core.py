@@ -242,7 +242,7 @@ class ControlCore:
         changed = False
         old = self.snapshot.pools if self.snapshot is not None else {}
         by_pool: dict[str, list[Endpoint]] = {pool.name: [] for pool in self.policy.pools}
-        for endpoint in self._members():
+        for endpoint in self.members():
             by_pool.setdefault(endpoint.pool, []).append(endpoint)
         for spec in self.policy.pools:
             members = by_pool[spec.name]
@@ -274,7 +274,7 @@ class ControlCore:
             made[pool.name] = engine
         self.engines = made
 
-    def _members(self) -> Iterable[Endpoint]:
+    def members(self) -> Iterable[Endpoint]:
         """Endpoints that are discovered, and those that are on their way out."""
         listed = {endpoint.address for endpoint in self.endpoints}
         yield from self.endpoints
