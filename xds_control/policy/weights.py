@@ -62,7 +62,7 @@ class Curve(Section, frozen=True):
 
 
 class Waterfill(Section, frozen=True):
-    """Water-filling of queued work against capacity (Dahlin): the fast, bounded answer to load."""
+    """Water-filling (Dahlin) of running and waiting work against slots: the fast, bounded answer to load."""
 
     enabled: Annotated[bool, meta("whether running and waiting requests move the weights")] = True
     horizon_service_times: Annotated[

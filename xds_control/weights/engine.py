@@ -90,7 +90,7 @@ class WeightEngine:
         tiers, gate_result, notes = self._tiers(ordered, columns)
         serving: Bools = (tiers == Tier.ACTIVE) | (tiers == Tier.SPILL)
         active: Bools = tiers == Tier.ACTIVE
-        factors, terms = self._factors(ordered, columns, capacity, slots, active, serving, gate_result.limit, now)
+        factors, terms = self._factors(ordered, columns, capacity, unit, slots, active, serving, gate_result.limit, now)
         raw = np.ones(n)
         for column in factors:
             raw = raw * column.factor
@@ -151,7 +151,9 @@ class WeightEngine:
             dtype=np.float64,
         )
         slots = np.where(told > 0.0, told, np.where(known.raw > 0.0, known.raw, learned))
-        return np.where(np.isfinite(slots) & (slots >= 1.0), slots, self._policy.waterfill.slots * unit)
+        # Where slots are unknown, half of a larger capacity is taken for speed and half for room: whichever
+        # it really is, the error stays small.
+        return np.where(np.isfinite(slots) & (slots >= 1.0), slots, self._policy.waterfill.slots * np.sqrt(unit))
 
     def _tiers(
         self, inputs: Sequence[EndpointInput], columns: Mapping[str, Column]
@@ -214,6 +216,7 @@ class WeightEngine:
         inputs: Sequence[EndpointInput],
         columns: Mapping[str, Column],
         capacity: Floats,
+        unit: Floats,
         slots: Floats,
         active: Bools,
         serving: Bools,
@@ -246,6 +249,7 @@ class WeightEngine:
                     policy.waterfill,
                     columns,
                     capacity,
+                    unit,
                     slots,
                     active,
                     float(np.median(service)) if service else policy.waterfill.service_time_s,

@@ -33,17 +33,23 @@ def waterfill_column(
     policy: Waterfill,
     columns: Mapping[str, Column],
     capacity: Floats,
+    unit: Floats,
     slots: Floats,
     serving: Bools,
     service_s: float,
     update_s: float,
 ) -> FactorColumn:
-    """Room for work under the common water level; endpoints whose load is unknown count as loaded like the rest."""
+    """Room for work under the common water level; endpoints whose load is unknown count as loaded like the rest.
+
+    What is levelled is work per slot. Under shares by capacity a slow endpoint runs as many requests at once as a fast
+    one with the same slots, each for longer: levelling work per speed would starve it. A request that waits
+    counts by the time it will wait, so by 1 / `unit`, the capacity with a mean of 1.
+    """
     running, waiting = columns["running"], columns["waiting"]
     factor = np.ones(len(capacity))
     if serving.any():
         has_running, has_waiting = running.confidence > 0.0, waiting.confidence > 0.0
-        work = np.where(has_running, running.value, 0.0) + np.where(has_waiting, waiting.value, 0.0)
+        work = np.where(has_running, running.value, 0.0) + np.where(has_waiting, waiting.value / unit, 0.0)
         confidence = np.where(
             has_running & has_waiting,
             np.minimum(running.confidence, waiting.confidence),
@@ -54,19 +60,19 @@ def waterfill_column(
         if known.any():
             # A fading endpoint counts by its confidence; one whose work is unknown gets the mean factor of the rest.
             trust = confidence[known]
-            counted, queue = capacity[known] * trust, work[known] * trust
+            room, queue = slots[known] * trust, work[known] * trust
             # What is in service is at most the slots. Counting it so keeps the answer monotone: less work at an
             # endpoint never costs it share.
-            in_service = float(np.minimum(queue, slots[known] * trust).sum())
+            in_service = float(np.minimum(queue, room).sum())
             arrivals = horizon_arrivals(
                 in_service,
                 update_s,
                 service_s,
                 policy.horizon_service_times,
-                float((slots[known] * trust).sum()),
+                float(room.sum()),
                 policy.least_horizon_slots,
             )
-            factor[known] = fill_factors(counted, queue, arrivals, policy.floor, policy.ceiling)
+            factor[known] = fill_factors(room, queue, arrivals, policy.floor, policy.ceiling)
             factor = np.where(serving, fill(factor, confidence, 1.0, confidence * capacity), 1.0)
     return FactorColumn("load", factor, columns["occupancy"])
 

@@ -1,4 +1,4 @@
-"""Water-filling (Dahlin): share the arrivals of the next horizon so that work per capacity is level afterwards."""
+"""Water-filling (Dahlin): share the arrivals of the next horizon so that work per slot is level afterwards."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import numpy as np
 from xds_control.weights.table import Floats
 
 
-def level(capacity: Floats, queue: Floats, arrivals: float) -> float:
-    """The water level L with Σ max(0, L·c − q) = arrivals. capacity > 0, queue ≥ 0, arrivals > 0, not empty."""
-    ratio = queue / capacity
+def level(room: Floats, queue: Floats, arrivals: float) -> float:
+    """The water level L with Σ max(0, L·room − queue) = arrivals. room > 0, queue ≥ 0, arrivals > 0, not empty."""
+    ratio = queue / room
     order = np.argsort(ratio, kind="stable")
-    levels = (arrivals + np.cumsum(queue[order])) / np.cumsum(capacity[order])
+    levels = (arrivals + np.cumsum(queue[order])) / np.cumsum(room[order])
     # Endpoint k is under water when the level that includes it lies above its own ratio; that holds for a prefix.
     wet = int(np.count_nonzero(levels > ratio[order]))
     return float(levels[max(wet, 1) - 1])
 
 
-def factors(capacity: Floats, queue: Floats, arrivals: float, floor: float, ceiling: float) -> Floats:
-    """Room under the water level per capacity, 1 = as much as the pool's mean, bounded by floor and ceiling."""
-    top = level(capacity, queue, arrivals)
-    mean = arrivals / float(capacity.sum())
-    room: Floats = (top - queue / capacity) / mean
-    return np.clip(room, floor, ceiling)
+def factors(room: Floats, queue: Floats, arrivals: float, floor: float, ceiling: float) -> Floats:
+    """Space under the water level per room, 1 = as much as the pool's mean, bounded by floor and ceiling."""
+    top = level(room, queue, arrivals)
+    mean = arrivals / float(room.sum())
+    space: Floats = (top - queue / room) / mean
+    return np.clip(space, floor, ceiling)
 
 
 def horizon_arrivals(

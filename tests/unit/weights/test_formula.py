@@ -51,11 +51,21 @@ def test_horizon_is_two_service_times_of_work_in_service() -> None:
 
 
 def test_balanced_load_on_unequal_capacities_gives_shares_by_capacity() -> None:
-    rows = [
-        item(0, 0.0, {"running": 30.0, "waiting": 0.0}, capacity=3.0),
-        item(1, 0.0, {"running": 10.0, "waiting": 0.0}),
-    ]
-    assert shares(once(bare(), rows)) == pytest.approx([0.75, 0.25], abs=1e-5)
+    # A card three times as fast with as many slots: in balance both run as many requests at once.
+    load = {"running": 30.0, "waiting": 0.0, "max_running": 64.0}
+    assert shares(once(bare(), [item(0, 0.0, load, capacity=3.0), item(1, 0.0, load)])) == pytest.approx([0.75, 0.25])
+    # A replica three times as large: in balance it runs three times as many.
+    large = {"running": 90.0, "waiting": 0.0, "max_running": 192.0}
+    assert shares(once(bare(), [item(0, 0.0, large, capacity=3.0), item(1, 0.0, load)])) == pytest.approx([0.75, 0.25])
+
+
+def test_waiting_counts_by_how_long_it_will_take() -> None:
+    slots = {"running": 64.0, "max_running": 64.0}
+    rows = [item(0, 0.0, {**slots, "waiting": 8.0}, capacity=4.0), item(1, 0.0, {**slots, "waiting": 8.0})]
+    fast, slow = (
+        next(f.factor for f in e.explanation.factors if f.name == "load") for e in once(bare(), rows).endpoints
+    )
+    assert slow < fast
 
 
 def test_the_longer_queue_gets_less() -> None:

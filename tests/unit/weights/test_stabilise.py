@@ -117,7 +117,7 @@ def test_a_change_that_all_share_moves_nothing() -> None:
     for k in range(60):
         now = k * 0.5
         rows = [
-            item(i, now, {"kv_usage": min(1.0, 0.02 * k), "running": 2.0 * k * (1 + i)}, capacity=1.0 + i)
+            item(i, now, {"kv_usage": min(1.0, 0.02 * k), "running": 2.0 * k, "max_running": 128.0}, capacity=1.0 + i)
             for i in range(3)
         ]
         pushes += engine.tick(rows, now).changed
