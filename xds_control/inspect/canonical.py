@@ -74,7 +74,7 @@ class Prompt:
     head: system prompt and tools; body: the rest. Both are lists of pieces of text. marks: characters of
     separators and media digests among them, which are not prompt. media: (in head?, number of pieces before it,
     kind, size in bytes) of each image, clip or file. exact_tokens: length when the prompt came as token ids.
-    unknown: something was met whose content could not be told apart.
+    unknown: places of content of unknown types, yet to be filled.
     binary: tensors that follow the JSON (KServe's binary extension).
     """
 
@@ -108,7 +108,7 @@ class Prompt:
         self.messages = 0
         self.tools = 0
         self.exact_tokens: int | None = None
-        self.unknown = False
+        self.unknown: list[tuple[list[str], int]] = []
         self.binary = b""
 
     def begin(self, role: Any) -> list[str]:
@@ -151,12 +151,19 @@ class Prompt:
         self.head.append(sorted_json(raw))
         self.marks += 5
 
-    def add_unknown(self, pieces: list[str], raw: Any) -> None:
-        """Adds a digest of raw JSON that holds parts of unknown types, so that different ones never share keys."""
+    def leave_place(self, pieces: list[str]) -> None:
+        """Leaves a place for what could not be told apart."""
+        self.unknown.append((pieces, len(pieces)))
+        pieces.append("")
+
+    def fill_places(self, raw: Any) -> None:
+        """Fills the places that were left with a digest of the raw JSON around them, so that different content
+        never shares a key."""
         mark = f"\x1d?:{xxh3_64_intdigest(raw):016x}\x1f"
-        pieces.append(mark)
-        self.marks += len(mark)
-        self.unknown = False
+        for pieces, place in self.unknown:
+            pieces[place] = mark
+        self.marks += len(mark) * len(self.unknown)
+        self.unknown = []
 
     def add_media(self, pieces: list[str], kind: str, raw: Any) -> None:
         """Adds a digest of an image, clip or file, given as raw JSON (an object, or a string with data or URL)."""

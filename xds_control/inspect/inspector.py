@@ -19,7 +19,7 @@ from xds_control.inspect.keys import session_key
 from xds_control.inspect.multipart import read_form
 from xds_control.inspect.readers import grpc
 from xds_control.inspect.scalars import as_count, as_flag, as_int, as_number
-from xds_control.inspect.sources import FINGERPRINT, SessionSources, first_header
+from xds_control.inspect.sources import FINGERPRINT, SessionSources, attribute, first_header
 from xds_control.inspect.specs import COMMON, SPECS, Spec
 from xds_control.inspect.tokens import TokenEstimator
 from xds_control.policy.inspect import InspectPolicy
@@ -203,6 +203,10 @@ class Inspector:
 def _decoder(spec: Spec, session_fields: tuple[str, ...]) -> Callable[[bytes], Any]:
     """Decoder of a struct of raw values: everything that is not named is skipped without being looked at."""
     names = tuple(dict.fromkeys((*COMMON, *spec.fields, *spec.heavy, *session_fields)))
-    # JSON allows names that Python does not; those are reached by getattr only.
-    struct = msgspec.defstruct("Body", [(name, msgspec.Raw, None) for name in names], gc=False)
+    struct = msgspec.defstruct(
+        "Body",
+        [(attribute(name), msgspec.Raw, None) for name in names],
+        rename={attribute(name): name for name in names},
+        gc=False,
+    )
     return msgspec.json.Decoder(struct).decode

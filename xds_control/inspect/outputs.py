@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, Final
 
 from xds_control.policy.inspect import TokensPolicy
@@ -20,14 +21,15 @@ def _bucket(tokens: float) -> int:
 
 
 class _History:
-    __slots__ = ("counts", "fresh", "means", "others", "total")
+    __slots__ = ("counts", "others", "seen", "shorter", "tokens", "weight")
 
     def __init__(self) -> None:
         self.counts = [0.0] * _BUCKETS
         self.others: dict[str, list[float]] = {}
-        self.total = 0.0
-        self.means: list[float] = []  # mean of min(length, cap) for a cap in each bucket, the last one uncapped
-        self.fresh = 0
+        self.seen = 0
+        self.weight = 0.0  # answers that the history is worth against what is assumed
+        self.shorter: list[float] = []  # share of answers in the buckets below each one, and in all
+        self.tokens: list[float] = []  # their tokens, per answer of all
 
 
 class OutputLengths:
@@ -42,14 +44,16 @@ class OutputLengths:
         """Expected tokens of an answer of at most `cap` tokens (None: no limit)."""
         assumed = self._policy.output_tokens
         expected = assumed if cap is None or cap > assumed else float(cap)
-        bucket = _BUCKETS - 1 if cap is None else _bucket(cap)
         histories = self._histories
         if histories:
+            bucket = _BUCKETS if cap is None else _bucket(cap)
             for key in ((model, ""), (model, service_class)) if service_class else ((model, ""),):
                 history = histories.get(key)
-                if history is not None and history.total > 0:
-                    mean = history.means[bucket]
-                    expected += (mean - expected) * history.total / (history.total + _PRIOR_WEIGHT)
+                if history is not None and history.weight > 0:
+                    mean = history.tokens[bucket]
+                    if cap is not None:
+                        mean += (1.0 - history.shorter[bucket]) * cap
+                    expected += (mean - expected) * history.weight / (history.weight + _PRIOR_WEIGHT)
         if cap is not None and expected > cap:
             return max(cap, 0)
         return int(expected + 0.5)
@@ -66,14 +70,12 @@ class OutputLengths:
                 if len(self._histories) >= self._policy.max_models:
                     del self._histories[next(iter(self._histories))]
             self._histories[key] = history
-            # The new answer counts more instead of all the old ones less; scaled back when it has grown.
-            counts = history.counts
-            if history.fresh % _REFRESH == 0:
+            if history.seen % _REFRESH == 0:  # forgetting goes in steps, so that most answers cost one addition
                 faded = self._decay**_REFRESH
-                history.counts = counts = [count * faded for count in counts]
-            counts[bucket] += 1.0
-            history.fresh += 1
-            if history.fresh % _REFRESH == 0 or history.fresh < _REFRESH:
+                history.counts = [count * faded for count in history.counts]
+            history.counts[bucket] += 1.0
+            history.seen += 1
+            if history.seen % _REFRESH == 0 or history.seen < _REFRESH:
                 _refresh(history)
 
     def export(self, *, without: str | None = None) -> list[dict[str, Any]]:
@@ -110,17 +112,11 @@ def _refresh(history: _History) -> None:
     for other in history.others.values():
         counts = [mine + theirs for mine, theirs in zip(counts, other, strict=True)]
     total = sum(counts)
-    history.total = total
     if total <= 0:
         return
-    means = []
-    below = shorter = 0.0  # tokens and answers in the buckets below the cap
-    for count, middle in zip(counts, _MIDDLES, strict=True):
-        means.append((below + (total - shorter) * middle) / total)
-        below += count * middle
-        shorter += count
-    means[-1] = below / total
-    history.means = means
+    history.weight = max(total, float(history.seen))
+    history.shorter = [0.0, *accumulate(count / total for count in counts)]
+    history.tokens = [0.0, *accumulate(count * middle / total for count, middle in zip(counts, _MIDDLES, strict=True))]
 
 
 def _parse(entry: Any) -> tuple[tuple[str, str], list[float]] | None:

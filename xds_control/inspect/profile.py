@@ -55,9 +55,14 @@ PROSE: Final = sum(
 
 def profile(head: bytes, body: bytes, messages: int) -> int:
     """Packed profile of a canonical prompt. Reads some hundreds of evenly spread bytes, whatever the length."""
-    # An odd step does not fall in with tables and other regular text.
-    step = (len(head) + len(body)) // _SAMPLE | 1
-    sample = head[::step] + body[::step] if head else body[::step]
+    size = len(head) + len(body)
+    if size <= _SAMPLE:
+        sample = head + body
+    else:  # two odd steps without a common factor: regular text, such as a table, does not fall in with both
+        step = 2 * size // _SAMPLE | 1
+        sample = body[::step] + body[1 :: step + 2]
+        if head:
+            sample += head[::step] + head[1 :: step + 2]
     count = sample.translate(_TABLE, _UNCOUNTED).count
     upper, digit, space, newline, punct = count(b"U"), count(b"d"), count(b"s"), count(b"n"), count(b"p")
     two = wide = 0

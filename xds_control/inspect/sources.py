@@ -12,6 +12,11 @@ FINGERPRINT: Final = "fingerprint"
 _SMALL: Final = 65536  # larger objects are no session parameters
 
 
+def attribute(field: str) -> str:
+    """Name under which a body's struct holds a field: JSON allows names that Python does not."""
+    return field if field.isidentifier() else "field_" + field.encode("utf-8", "surrogatepass").hex()
+
+
 class SessionSources:
     """Ordered sources of the session value; `fields` are the top-level body fields that they need."""
 
@@ -29,7 +34,7 @@ class SessionSources:
             elif kind in ("header", "cookie"):
                 names.add(first if kind == "header" else "cookie")
         self._names = frozenset(names)
-        self._values = operator.attrgetter(*self.fields) if len(self.fields) > 1 else None
+        self._values = operator.attrgetter(*map(attribute, self.fields)) if len(self.fields) > 1 else None
         self._absent = (None,) * len(self.fields)
         self._last = FINGERPRINT if FINGERPRINT in sources else ""
 
@@ -49,7 +54,7 @@ class SessionSources:
             elif kind == "body":
                 if top is None:
                     continue
-                raw = getattr(top, name)
+                raw = getattr(top, attribute(name))
                 if raw is None:
                     continue
                 value = self._from_body(raw, rest)

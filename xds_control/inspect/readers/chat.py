@@ -111,7 +111,7 @@ def add_messages(prompt: Prompt, raw: Any) -> None:
             add_content(prompt, pieces, content)
             if prompt.unknown:
                 index = next(place for place, other in enumerate(messages) if other is message)
-                prompt.add_unknown(pieces, _decode_raw_messages(raw)[index].content)
+                prompt.fill_places(_decode_raw_messages(raw)[index].content)
         if mark is ASSISTANT:
             _add_answer(prompt, pieces, message)
         elif message.images is not None:

@@ -51,7 +51,16 @@ class CloudMessage(msgspec.Struct, gc=False):
 _decode_turns = msgspec.json.Decoder(list[CloudMessage] | CloudMessage | str).decode
 _decode_parts = msgspec.json.Decoder(list[CloudPart] | CloudPart | str | None).decode
 
-_AS_JSON = ("function_call", "function_response", "executable_code", "code_execution_result", "tool_use", "tool_result")
+_AS_JSON = (
+    "function_call",
+    "function_response",
+    "executable_code",
+    "code_execution_result",
+    "tool_use",
+    "tool_result",
+    "reasoning_content",
+    "guard_content",
+)
 _AS_MEDIA = (
     ("inline_data", "image"),
     ("inline", "image"),
@@ -62,21 +71,19 @@ _AS_MEDIA = (
 )
 
 
-def _add_parts(prompt: Prompt, pieces: list[str], parts: Any) -> bool:
-    """Whether every part was known."""
+def _add_parts(prompt: Prompt, pieces: list[str], parts: Any) -> None:
     if isinstance(parts, str):
         pieces.append(parts)
-        return True
-    known = True
+        return
     for part in parts if isinstance(parts, list) else (parts,) if parts is not None else ():
         if type(part.text) is str:
             pieces.append(part.text)
         elif not _add_other(prompt, pieces, part):
-            known = False
-    return known
+            prompt.leave_place(pieces)
 
 
 def _add_other(prompt: Prompt, pieces: list[str], part: CloudPart) -> bool:
+    """Whether the part is of a known type."""
     for name, kind in _AS_MEDIA:
         raw = getattr(part, name)
         if given(raw):
@@ -84,10 +91,6 @@ def _add_other(prompt: Prompt, pieces: list[str], part: CloudPart) -> bool:
             return True
     for name in _AS_JSON:
         raw = getattr(part, name)
-        if given(raw):
-            pieces.append(sorted_json(raw))
-            return True
-    for raw in (part.reasoning_content, part.guard_content):
         if given(raw):
             pieces.append(sorted_json(raw))
             return True
@@ -110,9 +113,10 @@ def _add_turns(prompt: Prompt, raw: Any) -> None:
         return
     for turn in turns if isinstance(turns, list) else (turns,):
         pieces = prompt.begin(turn.role or "user")
-        known = _add_parts(prompt, pieces, turn.parts)
-        if not (_add_parts(prompt, pieces, turn.content) and known):
-            prompt.add_unknown(pieces, raw)
+        _add_parts(prompt, pieces, turn.parts)
+        _add_parts(prompt, pieces, turn.content)
+    if prompt.unknown:
+        prompt.fill_places(raw)
 
 
 def _add_system(prompt: Prompt, raw: Any) -> None:
@@ -126,8 +130,9 @@ def _add_system(prompt: Prompt, raw: Any) -> None:
         parts = sorted_json(raw)
     pieces = prompt.begin("system")
     prompt.messages -= 1
-    if not _add_parts(prompt, pieces, parts):
-        prompt.add_unknown(pieces, raw)
+    _add_parts(prompt, pieces, parts)
+    if prompt.unknown:
+        prompt.fill_places(raw)
 
 
 def read_gemini(top: Any, prompt: Prompt, facts: RequestFacts) -> None:

@@ -93,7 +93,7 @@ def add_raw_content(prompt: Prompt, pieces: list[str], raw: Any, nesting: int = 
         content = sorted_json(raw)
     add_content(prompt, pieces, content, nesting)
     if prompt.unknown and nesting == 0:
-        prompt.add_unknown(pieces, raw)
+        prompt.fill_places(raw)
 
 
 def add_part(prompt: Prompt, pieces: list[str], part: Part, nesting: int) -> None:
@@ -129,4 +129,4 @@ def add_part(prompt: Prompt, pieces: list[str], part: Part, nesting: int) -> Non
     if part.data is not None:
         prompt.add_media(pieces, "data", part.data)
     elif not known:
-        prompt.unknown = True
+        prompt.leave_place(pieces)

@@ -68,21 +68,19 @@ def _add_input(prompt: Prompt, raw: Any) -> None:
         prompt.begin("user").append(items)
         return
     for place, item in enumerate(items or ()):
-        if not _add_item(prompt, item):
-            pieces = prompt.body
-            prompt.in_head = False
-            prompt.add_unknown(pieces, _decode_raws(raw)[place])
+        _add_item(prompt, item)
+        if prompt.unknown:
+            prompt.fill_places(_decode_raws(raw)[place])
 
 
-def _add_item(prompt: Prompt, item: Item) -> bool:
-    """Whether the item's content is known."""
+def _add_item(prompt: Prompt, item: Item) -> None:
     kind = item.type
     if item.role is not None or item.content is not None:
         add_content(prompt, prompt.begin(item.role), item.content)
-        return not prompt.unknown
+        return
     if item.output is not None:
         add_raw_content(prompt, prompt.begin("tool"), item.output)
-        return True
+        return
     if type(item.name) is str:
         pieces = prompt.begin("assistant")
         pieces.append(f"{item.name}\x1f")
@@ -91,16 +89,17 @@ def _add_item(prompt: Prompt, item: Item) -> bool:
             pieces.append(item.arguments)
         elif item.input is not None:
             add_raw_content(prompt, pieces, item.input)
-        return True
+        return
     if item.summary is not None or item.encrypted_content is not None:
         pieces = prompt.begin("assistant")
         if item.summary is not None:
             add_raw_content(prompt, pieces, item.summary)
         if item.encrypted_content is not None:
             prompt.add_media(pieces, "data", item.encrypted_content)
-        return True
+        return
     if kind in ("item_reference", None) and type(item.id) is str:
         pieces = prompt.begin("assistant")
         pieces.append(item.id)
-        return True
-    return False
+        return
+    prompt.in_head = False
+    prompt.leave_place(prompt.body)
