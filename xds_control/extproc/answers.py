@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from xds_control.extproc.decision import Decision, Immediate
+from xds_control.extproc.decision import Decision, Immediate, clip
 from xds_control.policy import headers as names
 
 PIECE_BYTES: Final = 62_000
@@ -91,52 +91,107 @@ def header_mutation(set_headers: Mapping[str, str], remove: Iterable[bytes] = ()
     return b"".join(parts)
 
 
-@lru_cache(maxsize=512)
-def _text_entry(key: str, value: str) -> bytes:
-    return _entry(key, delimited(_F3, value.encode("utf-8", "replace")))
-
-
-@lru_cache(maxsize=256)
-def _number_prefix(key: str) -> bytes:
-    name = delimited(_F1, key.encode())
-    return _F1 + varint(len(name) + 11) + name + b"\x12\x09\x11"
-
-
 def _entry(key: str, value: bytes) -> bytes:
     """An entry of Struct.fields; `value` is an encoded Value."""
     return delimited(_F1, delimited(_F1, key.encode()) + delimited(_F2, value))
 
 
-_UNREPEATED_KEYS: Final = frozenset({names.META_ID, names.META_SESSION, names.META_PREFIX})
+def _text(key: str, value: str) -> bytes:
+    return _entry(key, delimited(_F3, value.encode("utf-8", "replace")))
+
+
+@lru_cache(maxsize=1024)
+def _number_head(key: str) -> bytes:
+    """A number's entry without its last eight bytes, the number."""
+    return _entry(key, b"\x11" + bytes(8))[:-8]
 
 
 def struct_fields(values: Mapping[str, Any]) -> bytes:
-    """A google.protobuf.Struct of texts, numbers, lists of texts and flat structs."""
+    """A google.protobuf.Struct of texts, numbers and maps of these."""
     parts: list[bytes] = []
     for key, value in values.items():
-        if value.__class__ is str:
-            if key in _UNREPEATED_KEYS:
-                parts.append(_entry(key, delimited(_F3, value.encode("utf-8", "replace"))))
-            else:
-                parts.append(_text_entry(key, value))
+        if isinstance(value, str):
+            parts.append(_text(key, value))
         elif isinstance(value, Mapping):
             parts.append(_entry(key, delimited(_F5, struct_fields(value))))
         else:
-            parts.append(_number_prefix(key) + _DOUBLE(value))
+            parts.append(_number_head(key) + _DOUBLE(value))
     return b"".join(parts)
 
 
+# The namespace of the facts: texts that repeat from request to request are kept encoded together; the numbers have
+# fixed places in a template; only the rest is put together each time. `Decision.facts_metadata` says the same as a map.
+_TEXT_KEYS: Final = (
+    names.META_PROCESSOR,
+    names.META_POOL,
+    names.META_MODEL,
+    names.META_CLASS,
+    names.META_TENANT,
+    names.META_API,
+    names.META_RULE,
+    names.META_PICK,
+)
+_NUMBER_HEADS: Final = tuple(
+    _number_head(key)
+    for key in (
+        names.META_PROMPT_BYTES,
+        names.META_PROMPT_TOKENS_ESTIMATE,
+        names.META_OUTPUT_TOKENS_ESTIMATE,
+        names.META_MATCHED_TOKENS,
+        names.META_TEXT_PROFILE,
+        names.META_IMAGES,
+    )
+)
+_H1, _H2, _H3, _H4, _H5, _H6 = _NUMBER_HEADS
+_numbers = struct.Struct("<" + "".join(f"{len(head)}sd" for head in _NUMBER_HEADS)).pack
+_SESSION_HEAD: Final = _text(names.META_SESSION, "0" * 16)[:-16]
+_PREFIX_HEAD: Final = _text(names.META_PREFIX, "0" * 16)[:-16]
+
+
+@lru_cache(maxsize=4096)
+def _texts(*values: str) -> bytes:
+    return b"".join(_text(key, value) for key, value in zip(_TEXT_KEYS, values, strict=True))
+
+
+def _facts(decision: Decision) -> bytes:
+    """The fields of `Decision.facts_metadata`."""
+    facts = decision.facts
+    destinations = decision.destinations
+    out = (
+        _texts(
+            decision.processor,
+            decision.pool,
+            clip(decision.model),
+            clip(decision.service_class),
+            clip(decision.tenant),
+            facts.api,
+            decision.rule,
+            destinations[0] if destinations else "",
+        )
+        + _text(names.META_ID, decision.id)
+        + _numbers(
+            *(_H1, facts.prompt_bytes, _H2, facts.prompt_tokens, _H3, facts.expected_output_tokens),
+            *(_H4, decision.matched_tokens, _H5, facts.text_profile, _H6, facts.images),
+        )
+    )
+    if facts.session_key:
+        out += b"%b%016x" % (_SESSION_HEAD, facts.session_key)
+    if facts.prefix_keys:
+        out += b"%b%016x" % (_PREFIX_HEAD, facts.prefix_keys[-1])
+    if decision.more_metadata:
+        out += struct_fields(decision.more_metadata)
+    return out
+
+
 def dynamic_metadata(decision: Decision) -> bytes:
-    """The encoded `dynamic_metadata` field, b"" when there is none."""
-    out = b""
-    if decision.facts_metadata:
-        out = _entry(names.NAMESPACE, delimited(_F5, struct_fields(decision.facts_metadata)))
+    """The encoded `dynamic_metadata` field: `Decision.metadata` as a google.protobuf.Struct."""
+    out = _entry(names.NAMESPACE, delimited(_F5, _facts(decision)))
     if decision.destinations:
-        lb: dict[str, Any] = {names.DESTINATION: decision.destination}
+        picked = _text(names.DESTINATION, decision.destination)
         if decision.scores is not None:
-            lb[names.DESTINATION_SCORES] = decision.scores
-        out += _entry(names.LB_NAMESPACE, delimited(_F5, struct_fields(lb)))
-    return delimited(_F8, out) if out else b""
+            picked += struct_fields({names.DESTINATION_SCORES: decision.scores})
+        out += _entry(names.LB_NAMESPACE, delimited(_F5, picked))
+    return delimited(_F8, out)
 
 
 def _removals(decision: Decision, reserved: bool) -> list[bytes]:

@@ -9,7 +9,7 @@ from typing import Protocol
 import xxhash
 
 from xds_control.errors import PolicyError, Problem
-from xds_control.extproc.decision import Decision, Hold, Immediate, MetadataValue
+from xds_control.extproc.decision import Decision, Hold, Immediate, MetadataValue, clip
 from xds_control.extproc.request import RequestView
 from xds_control.inspect.errors import error_body
 from xds_control.inspect.facts import BodyProblem, RequestFacts
@@ -20,7 +20,6 @@ from xds_control.routing.models import ModelChoice, ModelRoutes, compile_models
 from xds_control.routing.rules import CompiledRule, RuleSet, compile_rules
 from xds_control.routing.view import RoutingView
 
-_HEADER_LIMIT = 256
 _PREFIX_HEADER_TOKENS = 256
 _TOO_LARGE = BodyProblem.TOO_LARGE
 
@@ -42,13 +41,15 @@ class Pick:
     """What the picker chose: endpoints in order of preference, and what else the engines must be told.
 
     matched_tokens: prompt tokens believed cached at the first one. headers: further request headers (prefill endpoint,
-    data-parallel rank). scores: by address, for those who ask for them.
+    data-parallel rank). scores: by address, for those who ask for them. metadata: further facts that come back with
+    the outcome.
     """
 
     destinations: tuple[str, ...]
     matched_tokens: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, float] | None = None
+    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Decider:
             facts.problem, facts.body_bytes = _TOO_LARGE, len(body)
         else:
             facts = self.inspector.inspect(request.path, request.headers, body)
-        decision = Decision(f"{self.processor}-{self._count:x}", facts)
+        decision = Decision(f"{self.processor}-{self._count:x}", facts, self.processor)
         refusal = self._body_refusal(request, facts)
         if refusal is None:
             refusal = self._route(decision, request)
@@ -179,7 +180,6 @@ class Decider:
             self._refuse(decision, refusal)
         else:
             self._write_headers(decision)
-        self._write_metadata(decision)
         if self.on_decision is not None:
             self.on_decision(decision, now)
         return decision
@@ -263,7 +263,7 @@ class Decider:
             return ModelChoice(pool=default)
         if not self.view.models and not policy.models and not default:
             return ModelChoice()  # nothing is known about models yet: let Envoy's own routes decide
-        message = f"The model `{_clip(model)}` does not exist."
+        message = f"The model `{clip(model)}` does not exist."
         return Refusal(404, "model-not-found", message, body_code="model_not_found")
 
     def _rewrite(self, decision: Decision, request: RequestView, model: str) -> None:
@@ -288,6 +288,7 @@ class Decider:
             decision.destinations = picked.destinations
             decision.matched_tokens = picked.matched_tokens
             decision.headers.update(picked.headers)
+            decision.more_metadata = picked.metadata
             if self.policy.emit_scores:
                 decision.scores = picked.scores
         return None
@@ -330,35 +331,6 @@ class Decider:
         if self.policy.emit_decision:
             headers[names.DECISION] = decision.id
 
-    def _write_metadata(self, decision: Decision) -> None:
-        facts = decision.facts
-        found: dict[str, MetadataValue] = {
-            names.META_ID: decision.id,
-            names.META_PROCESSOR: self.processor,
-            names.META_POOL: decision.pool,
-            names.META_MODEL: _clip(decision.model),
-            names.META_CLASS: _clip(decision.service_class),
-            names.META_TENANT: _clip(decision.tenant),
-            names.META_API: facts.api,
-            names.META_RULE: decision.rule,
-            names.META_PROMPT_BYTES: facts.prompt_bytes,
-            names.META_PROMPT_TOKENS_ESTIMATE: facts.prompt_tokens,
-            names.META_OUTPUT_TOKENS_ESTIMATE: facts.expected_output_tokens,
-            names.META_MATCHED_TOKENS: decision.matched_tokens,
-            names.META_PICK: decision.destinations[0] if decision.destinations else "",
-            names.META_TEXT_PROFILE: facts.text_profile,
-            names.META_IMAGES: facts.images,
-        }
-        if facts.text_profile:
-            found[names.META_TEXT_PROFILE] = facts.text_profile
-        if facts.images:
-            found[names.META_IMAGES] = facts.images
-        if facts.session_key:
-            found[names.META_SESSION] = f"{facts.session_key:016x}"
-        if facts.prefix_keys:
-            found[names.META_PREFIX] = f"{facts.prefix_keys[-1]:016x}"
-        decision.facts_metadata = found
-
 
 def _wanted_model(headers: Mapping[str, str]) -> str:
     """The model that a control header asks to be written into the body, "" when none does."""
@@ -380,13 +352,9 @@ def _prefix_of(facts: RequestFacts) -> int:
     return chosen
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= _HEADER_LIMIT else text[:_HEADER_LIMIT]
-
-
 def _header_text(text: str) -> str:
     """Client text as a header value: bounded, and without the characters that Envoy refuses in one."""
-    text = _clip(text)
+    text = clip(text)
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 

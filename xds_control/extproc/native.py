@@ -16,6 +16,7 @@ from xds_control.extproc.http2.connection import INTERNAL, INVALID_ARGUMENT, Rpc
 from xds_control.extproc.http2.server import Http2Server
 from xds_control.extproc.server import SERVICE, Counters, Waiter
 from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError
+from xds_control.extproc.wire import Piece, body_of, body_of_parts
 
 _parse = external_processor_pb2.ProcessingRequest.FromString
 _log = structlog.get_logger("ext_proc")
@@ -28,15 +29,28 @@ class _Call:
 
     def __init__(self, service: NativeExternalProcessor, rpc: Rpc, wake: Callable[[], None]) -> None:
         self._service = service
+        rpc.takes_parts = True
         self._rpc = rpc
         self._wake = wake
         self._stream = Stream(service.decider(), service.observer_factory)
         self._task: asyncio.Task[None] | None = None
 
     def message(self, data: bytes) -> None:
+        body = body_of(data)
+        self._take(data if body is None else body)
+
+    def parts(self, parts: list[Piece]) -> None:
+        body = body_of_parts(parts)
+        self._take(b"".join(parts) if body is None else body)
+
+    def _take(self, message: bytes | tuple[bytes, bool]) -> None:
         stream, rpc = self._stream, self._rpc
+        now = self._service.clock()
         try:
-            found = stream.receive(_parse(data), self._service.clock())
+            if message.__class__ is tuple:
+                found = stream.receive_body(*message, now)
+            else:
+                found = stream.receive(_parse(message), now)
         except (StreamError, DecodeError) as error:
             self._failed(error)
             return

@@ -134,6 +134,14 @@ class Stream:
             raise ProtocolViolation("a message without a request part")
         return handler(self, message, now)
 
+    def receive_body(self, body: bytes, end: bool, now: float) -> list[bytes]:
+        """As `receive`, for a message that is a piece of the request body and nothing else."""
+        if self.done:
+            return []
+        if self._phase is Phase.START:
+            raise ProtocolViolation("a body before anything that announces it")
+        return self._take_body(body, end, now)
+
     def resume(self, refusal: Refusal | None, now: float) -> list[bytes]:
         """The answers once a held request was let in (`refusal` None) or refused."""
         held, request = self.held, self._request
@@ -182,26 +190,27 @@ class Stream:
 
     def _request_body(self, message: Message, now: float) -> list[bytes]:
         part = message.request_body
-        phase = self._phase
-        if phase is Phase.START:
+        if self._phase is Phase.START:
             # The filter skips request headers: the body can be read and recorded, but not routed.
             self._begin(message, {})
-        elif phase is not Phase.BODY:
-            return self._late_body(part.body, part.end_of_stream)
-        body = part.body
+        return self._take_body(part.body, part.end_of_stream, now)
+
+    def _take_body(self, body: bytes, end: bool, now: float) -> list[bytes]:
+        if self._phase is not Phase.BODY:
+            return self._late_body(body, end)
         mode = self._mode
         request = self._request
         assert request is not None
         if mode in (Mode.BUFFERED, Mode.PARTIAL):
             request.body = body
-            request.complete = mode is Mode.BUFFERED or part.end_of_stream
+            request.complete = mode is Mode.BUFFERED or end
             return self._decide(now)
         if mode in (Mode.NONE, Mode.STREAMED):
             return [answers.CONTINUE_REQUEST_BODY]
         self._body.append(body)
         self._size += len(body)
-        if part.end_of_stream or self._size > self._decider.policy.max_body_bytes:
-            return self._whole_body(part.end_of_stream, now)
+        if end or self._size > self._decider.policy.max_body_bytes:
+            return self._whole_body(end, now)
         return []
 
     def _whole_body(self, ended: bool, now: float) -> list[bytes]:

@@ -45,6 +45,9 @@ class Echo:
         else:
             self.rpc.send(data)
 
+    def parts(self, parts: list[bytes | memoryview]) -> None:
+        self.message(b"".join(parts))
+
     def half_closed(self) -> None:
         self.rpc.finish()
 
@@ -73,6 +76,7 @@ class Client:
     def _accept(self, rpc: Rpc, path: str, metadata: dict[str, str]) -> Echo | None:
         if path != "/t.T/Echo":
             return None
+        rpc.takes_parts = len(self.handlers) % 2 == 0
         self.handlers.append(Echo(rpc, self.log))
         return self.handlers[-1]
 

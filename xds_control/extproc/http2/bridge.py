@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import structlog
 
-from xds_control.extproc.http2.connection import OK, Rpc
+from xds_control.extproc.http2.connection import OK, Piece, Rpc
 from xds_control.extproc.http2.server import Http2Server
 
 _log = structlog.get_logger("grpc")
@@ -144,6 +144,9 @@ class _Call:
 
     def message(self, data: bytes) -> None:
         self._context.put(data)
+
+    def parts(self, parts: list[Piece]) -> None:
+        self._context.put(b"".join(parts))
 
     def half_closed(self) -> None:
         self._context.put(_END)

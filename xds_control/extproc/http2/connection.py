@@ -22,11 +22,21 @@ OK, CANCELLED, INVALID_ARGUMENT = 0, 1, 3
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
 
 
+Piece = bytes | memoryview
+
+_VIEW_BYTES = 8192
+"""Pieces of at least this size are not copied out of what was read."""
+
+
 class Handler(Protocol):
     """Serves one RPC."""
 
     def message(self, data: bytes) -> None:
         """A whole request message arrived."""
+        ...
+
+    def parts(self, parts: list[Piece]) -> None:
+        """A whole request message arrived in pieces; called instead of `message` where the RPC `takes_parts`."""
         ...
 
     def half_closed(self) -> None:
@@ -74,6 +84,7 @@ class Rpc:
         "_need",
         "_opened",
         "_pending",
+        "_prefix",
         "_status",
         "_window",
         "gives_window",
@@ -81,13 +92,15 @@ class Rpc:
         "is_closed",
         "is_half_closed",
         "stream",
+        "takes_parts",
     )
 
     def __init__(self, connection: Connection, stream: int, window: int) -> None:
         self._connection = connection
-        self._chunks: list[bytes] = []
+        self._chunks: list[Piece] = []
+        self._prefix = b""
         self._have = 0
-        self._need = _PREFIX
+        self._need = -1
         self._consumed = 0
         self._window = window
         self._pending: deque[bytes] | None = None
@@ -97,6 +110,8 @@ class Rpc:
         self.handler: Handler | None = None
         self.gives_window = True
         """False: the handler calls `consumed` itself, as it takes messages, so that a slow one slows its peer."""
+        self.takes_parts = False
+        """True: messages that came in pieces are handed over as pieces."""
         self.is_half_closed = False
         self.is_closed = False
 
@@ -176,49 +191,59 @@ class Rpc:
         if self._window > frames.MAX_WINDOW:
             raise _Fault(frames.FLOW_CONTROL_ERROR, "stream window too large")
 
-    def data(self, chunk: bytes) -> None:
+    def data(self, chunk: Piece) -> None:
         """A piece of the stream's data; hands over every message that it completes."""
-        have = self._have + len(chunk)
-        need = self._need
-        if have < need:
-            self._chunks.append(chunk)
-            self._have = have
-            return
-        if self._chunks:
-            self._chunks.append(chunk)
-            chunk = b"".join(self._chunks)
-            self._chunks = []
-        at = 0
-        handler = self.handler
-        assert handler is not None
-        while have >= need:
-            # `chunk[at:]` begins with a prefix; `need` covers the prefix, and the message once its size is known.
-            size = int.from_bytes(chunk[at + 1 : at + _PREFIX], "big")
-            if need == _PREFIX and size:
-                if size > self._connection.limits.max_message:
-                    limit = self._connection.limits.max_message
+        while True:
+            if self._need < 0:
+                # Between messages; the prefix may itself come in pieces.
+                if self._prefix:
+                    chunk, self._prefix = self._prefix + bytes(chunk), b""
+                if len(chunk) < _PREFIX:
+                    self._prefix = bytes(chunk)
+                    return
+                size = int.from_bytes(chunk[1:_PREFIX], "big")
+                if chunk[0]:
+                    self.finish(UNIMPLEMENTED, "compressed messages are not supported")
+                    return
+                limit = self._connection.limits.max_message
+                if size > limit:
                     self.finish(RESOURCE_EXHAUSTED, f"message of {size} bytes exceeds the limit of {limit}")
                     return
-                need = size + _PREFIX
-                continue
-            if chunk[at]:
-                self.finish(UNIMPLEMENTED, "compressed messages are not supported")
+                self._need, self._have = size, 0
+                chunk = chunk[_PREFIX:]
+            size, missing = len(chunk), self._need - self._have
+            if size < missing:
+                if size:
+                    self._chunks.append(chunk)
+                    self._have += size
                 return
-            handler.message(chunk[at + _PREFIX : at + need])
+            if size == missing:
+                self._deliver(chunk)
+                return
+            self._deliver(chunk[:missing])
             if self.is_closed:
                 return
-            at += need
-            have -= need
-            need = _PREFIX
-        self._need = need
-        self._have = have
-        if have:
-            self._chunks.append(chunk[at:])
+            chunk = chunk[missing:]
+
+    def _deliver(self, last: Piece) -> None:
+        """The message is whole with this piece."""
+        chunks, handler = self._chunks, self.handler
+        assert handler is not None
+        self._need = -1
+        if not chunks:
+            handler.message(bytes(last))
+            return
+        self._chunks = []
+        chunks.append(last)
+        if self.takes_parts:
+            handler.parts(chunks)
+        else:
+            handler.message(b"".join(chunks))
 
     def ended(self) -> None:
         """The client ended its side."""
         self.is_half_closed = True
-        if self._have:
+        if self._need >= 0 or self._prefix:
             self.finish(INTERNAL, "the stream ended inside a message")
         elif self.handler is not None:
             self.handler.half_closed()
@@ -339,9 +364,10 @@ class Connection:
         limit = self.limits.max_frame
         while True:
             if self._data_left:
-                piece = data[at : at + self._data_left]
-                at += len(piece)
-                self._data_left -= len(piece)
+                stop = min(at + self._data_left, end)
+                piece: Piece = data[at:stop] if stop - at < _VIEW_BYTES else memoryview(data)[at:stop]
+                self._data_left -= stop - at
+                at = stop
                 self._take_data(piece)
                 if self._data_left:
                     return
@@ -397,7 +423,7 @@ class Connection:
             else:
                 self._controlled()
 
-    def _take_data(self, piece: bytes) -> None:
+    def _take_data(self, piece: Piece) -> None:
         rpc = self._data_rpc
         if rpc is None or rpc.is_closed:
             return

@@ -1,0 +1,73 @@
+"""Reads the one message that is large, a request body, without parsing it as a message: its bytes are copied once.
+
+The wire form of ProcessingRequest{request_body: HttpBody{body, end_of_stream}} is a tag, a length, a tag, a length,
+the body and perhaps two bytes more. With anything else in it these functions say None, and it is parsed as usual.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+Piece = bytes | memoryview
+
+_REQUEST_BODY: Final = 0x22  # field 4, length-delimited
+_BODY: Final = 0x0A  # field 1, length-delimited
+_END_OF_STREAM: Final = b"\x10\x01"  # field 2, true
+_MOST_BEFORE: Final = 12  # two tags and two lengths of at most five bytes
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    """A varint of at most five bytes and where it ends; (-1, at) when there is none."""
+    value = shift = 0
+    while at < len(data) and shift < 35:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return -1, at
+
+
+def _frame(head: bytes, size: int) -> tuple[int, int, bool] | None:
+    """(start of the body, its end, whether two bytes follow) in a message of `size` bytes that begins with `head`."""
+    if not head or head[0] != _REQUEST_BODY:
+        return None
+    outer, at = _length(head, 1)
+    if outer < 0 or at + outer != size or at >= len(head) or head[at] != _BODY:
+        return None
+    inner, at = _length(head, at + 1)
+    if inner < 0:
+        return None
+    end = at + inner
+    if end == size:
+        return at, end, False
+    return (at, end, True) if end + 2 == size else None
+
+
+def body_of(message: bytes) -> tuple[bytes, bool] | None:
+    """(body, end of stream) of a message that is nothing but a request body, else None."""
+    found = _frame(message[:_MOST_BEFORE], len(message))
+    if found is None:
+        return None
+    start, end, more = found
+    if more and message[end:] != _END_OF_STREAM:
+        return None
+    return message[start:end], more
+
+
+def body_of_parts(parts: list[Piece]) -> tuple[bytes, bool] | None:
+    """The same for a message in pieces."""
+    first, last = parts[0], parts[-1]
+    if len(parts) < 2 or len(first) < _MOST_BEFORE or len(last) < len(_END_OF_STREAM):
+        return None
+    found = _frame(bytes(first[:_MOST_BEFORE]), sum(map(len, parts)))
+    if found is None:
+        return None
+    start, _, more = found
+    if more and last[-2:] != _END_OF_STREAM:
+        return None
+    parts[0] = first[start:]
+    if more:
+        parts[-1] = last[:-2]
+    return b"".join(parts), more
