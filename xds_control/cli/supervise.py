@@ -56,9 +56,10 @@ class Supervisor:
             self._run_dir.mkdir(parents=True, exist_ok=True)
         for child in self._children:
             await self._spawn(child)
+            # watched from the first moment: a child that dies while the next ones wait for it is started again
+            self._tasks.append(asyncio.create_task(self._keep(child), name=f"keep-{child.name}"))
             if child.ready is not None and not await child.ready():
                 self._log.warning("child-not-ready", child=child.name)
-            self._tasks.append(asyncio.create_task(self._keep(child), name=f"keep-{child.name}"))
 
     async def stop(self) -> None:
         """Stops the children in reverse order; kills what does not end in time. Leaves nothing running."""

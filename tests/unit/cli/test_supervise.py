@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.envoy.harness import eventually
+from xds_control.cli.supervise import Child, Supervisor
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
+    supervisor = Supervisor([Child("one", SLEEP, backoff_s=0.05)], tmp_path)
+    await supervisor.start()
+    try:
+        first = int((tmp_path / "one.pid").read_text())
+        os.kill(first, signal.SIGKILL)
+
+        def again() -> bool:
+            return int((tmp_path / "one.pid").read_text()) != first
+
+        await eventually(again, 10)
+    finally:
+        await supervisor.stop()
+    assert not list(tmp_path.glob("*.pid"))
+
+
+async def test_a_child_that_dies_while_it_is_awaited_is_started_again(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    argv = [
+        sys.executable,
+        "-c",
+        "import pathlib, sys, time\n"
+        f"mark = pathlib.Path({str(mark)!r})\n"
+        "if not mark.exists():\n    mark.write_text('x'); sys.exit(3)\n"
+        "mark.write_text('ready'); time.sleep(600)",
+    ]
+
+    async def ready() -> bool:
+        while not mark.exists() or mark.read_text() != "ready":
+            await asyncio.sleep(0.02)
+        return True
+
+    supervisor = Supervisor([Child("one", argv, ready=ready, backoff_s=0.05)], tmp_path)
+    try:
+        await asyncio.wait_for(supervisor.start(), 20)
+    finally:
+        await supervisor.stop()
+
+
+async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code = (
+        "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(mark)!r}).write_text('x'); time.sleep(600)"
+    )
+    supervisor = Supervisor([Child("one", [sys.executable, "-c", code], stop_s=0.3)], tmp_path)
+    await supervisor.start()
+    await eventually(mark.exists, 10)
+    pid = int((tmp_path / "one.pid").read_text())
+    await supervisor.stop()
+    assert not psutil.pid_exists(pid)
+
+
+async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, pathlib\n"
+        "from xds_control.cli.supervise import Child, Supervisor\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "async def main():\n"
+        f"    await Supervisor([Child('one', {SLEEP!r})], folder).start()\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    path = tmp_path / "one.pid"
+    await eventually(lambda: path.exists() and path.read_text().strip() != "", 10)
+    pid = int(path.read_text())
+    parent.kill()
+    await parent.wait()
+    await eventually(lambda: not psutil.pid_exists(pid), 10, "the orphan ended")
