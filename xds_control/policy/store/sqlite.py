@@ -1,0 +1,179 @@
+"""The store in one SQLite file: write-ahead log, synchronised at every commit."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from xds_control.policy.store import AuditRecord, PolicyRecord, StoreError
+
+SCHEMA_VERSION: Final = 1
+MAX_POLICIES: Final = 1_000
+MAX_AUDIT: Final = 100_000
+BUSY_S: Final = 5.0
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS policies (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  version TEXT NOT NULL, at REAL NOT NULL, by TEXT NOT NULL, reason TEXT NOT NULL, source TEXT NOT NULL,
+  files BLOB NOT NULL, effective BLOB NOT NULL, rolled_back_to TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS policies_by_version ON policies (version, number);
+CREATE TABLE IF NOT EXISTS orders (address TEXT PRIMARY KEY, record BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS audit (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  at REAL NOT NULL, by TEXT NOT NULL, action TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL,
+  reason TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS audit_by_target ON audit (target, number);
+CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_POLICY: Final = "number, version, at, by, reason, source, files, effective, rolled_back_to"
+_AUDIT: Final = "at, by, action, target, detail, reason"
+
+
+class SqliteStore:
+    """path: the file, or None for one in memory that ends with the process.
+
+    The newest 1,000 policies and 100,000 acts are kept. Raises StoreError when the file cannot be used.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        try:
+            self._db = sqlite3.connect(
+                ":memory:" if path is None else path, isolation_level=None, timeout=BUSY_S, check_same_thread=False
+            )
+            if path is not None:
+                path.chmod(0o600)  # policies may say more about the fleet than everybody should read
+                self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            found = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if found > SCHEMA_VERSION:
+                raise StoreError(f"{path} was written by a newer version of xds-control")
+            # executescript commits by itself; each statement may be repeated after a crash
+            self._db.executescript(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"the store {path} cannot be used: {error}") from error
+
+    def add_policy(self, record: PolicyRecord, audit: AuditRecord, file_mark: str = "") -> PolicyRecord:
+        files = msgspec.json.encode(record.files)
+        with self._change() as db:
+            number = db.execute(
+                "INSERT INTO policies (version, at, by, reason, source, files, effective, rolled_back_to) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(record.version, record.at, record.by, record.reason, record.source),
+                    *(files, record.effective, record.rolled_back_to),
+                ),
+            ).lastrowid
+            assert number is not None
+            db.execute("DELETE FROM policies WHERE number <= ?", (number - MAX_POLICIES,))
+            _write_audit(db, audit)
+            if file_mark:
+                _write_mark(db, file_mark)
+        return replace(record, number=number)
+
+    def active_policy(self) -> PolicyRecord | None:
+        return next(iter(self.policies(1)), None)
+
+    def policies(self, limit: int) -> Sequence[PolicyRecord]:
+        return self._policies("ORDER BY number DESC LIMIT ?", limit)
+
+    def policy(self, version: str) -> PolicyRecord | None:
+        return next(iter(self._policies("WHERE version = ? ORDER BY number DESC LIMIT 1", version)), None)
+
+    def file_mark(self) -> str:
+        rows = self._read("SELECT value FROM marks WHERE name = 'file'")
+        return str(rows[0][0]) if rows else ""
+
+    def set_file_mark(self, mark: str) -> None:
+        with self._change() as db:
+            _write_mark(db, mark)
+
+    def put_order(self, address: str, record: Mapping[str, Any] | None, audit: AuditRecord | None) -> None:
+        with self._change() as db:
+            if record is None:
+                db.execute("DELETE FROM orders WHERE address = ?", (address,))
+            else:
+                db.execute(
+                    "INSERT OR REPLACE INTO orders (address, record) VALUES (?, ?)",
+                    (address, msgspec.json.encode(dict(record))),
+                )
+            if audit is not None:
+                _write_audit(db, audit)
+
+    def orders(self) -> Mapping[str, Mapping[str, Any]]:
+        rows = self._read("SELECT address, record FROM orders ORDER BY address")
+        try:
+            return {str(address): msgspec.json.decode(record, type=dict[str, Any]) for address, record in rows}
+        except msgspec.DecodeError as error:
+            raise StoreError(f"the store {self.path} holds an order that cannot be read: {error}") from error
+
+    def add_audit(self, record: AuditRecord) -> None:
+        with self._change() as db:
+            _write_audit(db, record)
+
+    def audit(self, limit: int, target: str = "") -> Sequence[AuditRecord]:
+        if target:
+            rows = self._read(
+                f"SELECT {_AUDIT} FROM audit WHERE target = ? ORDER BY number DESC LIMIT ?", target, limit
+            )
+        else:
+            rows = self._read(f"SELECT {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?", limit)
+        return [AuditRecord(*row) for row in rows]
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # nothing is unwritten
+            self._db.close()
+
+    def _policies(self, rest: str, *values: Any) -> list[PolicyRecord]:
+        found = []
+        for row in self._read(f"SELECT {_POLICY} FROM policies {rest}", *values):
+            number, version, at, by, reason, source, files, effective, rolled_back_to = row
+            known = msgspec.json.decode(files, type=tuple[tuple[str, str], ...])
+            found.append(
+                PolicyRecord(version, at, by, reason, source, known, bytes(effective), rolled_back_to, int(number))
+            )
+        return found
+
+    def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} cannot be read: {error}") from error
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is on disk when this ends, or none of it ever happened."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} cannot be written: {error}") from error
+
+
+def _write_audit(db: sqlite3.Connection, record: AuditRecord) -> None:
+    number = db.execute(
+        f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?)",
+        (record.at, record.by, record.action, record.target, record.detail, record.reason),
+    ).lastrowid
+    assert number is not None
+    db.execute("DELETE FROM audit WHERE number <= ?", (number - MAX_AUDIT,))
+
+
+def _write_mark(db: sqlite3.Connection, mark: str) -> None:
+    db.execute("INSERT OR REPLACE INTO marks (name, value) VALUES ('file', ?)", (mark,))
