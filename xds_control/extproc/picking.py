@@ -100,14 +100,12 @@ class PoolPicker:
             request_id=decision.id,
         )
         if found.addresses:
-            facts = decision.facts
             told: dict[str, float | str] = {
                 names.META_AHEAD_TOKENS: found.ahead_tokens,
                 names.META_BATCH: round(found.batch),
             }
             if found.prefill:
                 told[names.META_PREFILL] = found.prefill
-            facts.extra = {**facts.extra, **told}
             if found.token:
                 decision.response_headers[token_header] = found.token
                 if found.prefill_token:
@@ -118,7 +116,7 @@ class PoolPicker:
                 self._rooms += 1
                 room = zlib.crc32(f"{decision.id}/{self._rooms}".encode())
                 extra = connector_headers(disagg, found.prefill, found.address, decision.id, room)
-            return Pick(found.addresses, found.matched_tokens, extra, found.scores or None)
+            return Pick(found.addresses, found.matched_tokens, extra, found.scores or None, told)
         if found.reason in _PASS and subset is None and self._leaves(decision.pool):
             return None
         return Refusal(

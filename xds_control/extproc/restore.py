@@ -30,22 +30,26 @@ class ModelNames:
     def feed(self, piece: bytes, end: bool = False) -> bytes:
         """What the client gets for this piece. The last one gives out everything that was held."""
         data = self._held + piece
-        keep = 0 if end else self._partial(data)
+        out: list[bytes] = []
+        done = 0
+        for found in self._pattern.finditer(data):
+            out += (data[done : found.end(1)], self._client)
+            done = found.end()
+        keep = 0 if end else self._partial(data, done)
         self._held = data[len(data) - keep :] if keep else b""
-        # A replacement never reaches into what is held: that part has no whole member yet.
-        ready = data[: len(data) - keep] if keep else data
-        return self._pattern.sub(lambda found: found.group(1) + self._client, ready)
+        out.append(data[done : len(data) - keep])
+        return b"".join(out)
 
-    def _partial(self, data: bytes) -> int:
-        """Length of the shortest tail that holds every beginning of a member."""
-        low = max(0, len(data) - self._longest + 1)
+    def _partial(self, data: bytes, done: int) -> int:
+        """Length of the shortest tail from `done` on that holds every beginning of a member."""
+        low = max(done, len(data) - self._longest + 1)
         at = data.find(b'"', low)
         while at >= 0:
             if self._begins(data[at:]) and not (at > 0 and data[at - 1 : at] == b"\\"):
                 # The character before decides whether the quote is escaped, so it stays with it.
-                return len(data) - max(0, at - 1)
+                return len(data) - max(done, at - 1)
             at = data.find(b'"', at + 1)
-        return 1 if data.endswith(b"\\") else 0
+        return 1 if len(data) > done and data.endswith(b"\\") else 0
 
     def _begins(self, tail: bytes) -> bool:
         """Whether a whole member could begin with `tail`."""

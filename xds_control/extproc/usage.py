@@ -137,11 +137,18 @@ class UsageReader:
             return
         self.events += 1
         # Most events are one token of text: only those that name usage are decoded.
-        if b"usage" in line or b"eval_count" in line or b"tokens" in line:
-            try:
-                self.take(_decode(line))
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                return
+        named = b"usage" in line or b"eval_count" in line or b"tokens" in line
+        if named and not self._event(line) and b"data:" in line:
+            # Some servers forget the line break between two events.
+            for part in line.split(b"data:"):
+                self._event(part.strip())
+
+    def _event(self, text: bytes) -> bool:
+        try:
+            self.take(_decode(text))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+        return True
 
     def _document(self, body: bytes) -> None:
         if not self._skipping:

@@ -13,6 +13,8 @@ from xds_control.inspect.scalars import given
 
 SCORE_FIELDS: Final = ("query", "queries", "text_1", "data_1", "documents", "items", "text_2", "data_2")
 
+_EMPTY: Final = (b'""', b"[]")
+
 
 def read_input(top: Any, prompt: Prompt, facts: RequestFacts) -> None:
     """`input` (or `content`, `prompt`) in any form of text, or `messages` as in chat."""
@@ -20,7 +22,7 @@ def read_input(top: Any, prompt: Prompt, facts: RequestFacts) -> None:
         add_messages(prompt, top.messages)
         return
     for raw in (top.input, top.content, top.prompt):
-        if given(raw):
+        if given(raw) and bytes(raw) not in _EMPTY:
             add_text(prompt, raw)
             return
     raise WrongShape("there is no input")

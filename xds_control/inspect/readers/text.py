@@ -34,6 +34,8 @@ def add_text(prompt: Prompt, raw: Any) -> None:
         pieces.append(value)
         prompt.messages += 1
     else:
+        if not value:
+            raise WrongShape("the prompt is an empty list")
         for text in value:
             pieces.append(text)
             pieces.append("\x1e")
@@ -69,6 +71,8 @@ def _add_ids(prompt: Prompt, ids: bytes) -> None:
     """Token ids: their number is exact, and their text without spaces is the canonical prompt."""
     lists = ids.count(b"[") - 1 if ids[1:2] == b"[" else 1
     count = ids.count(b",") + 1 - ids.count(b"[]")
+    if count <= 0:
+        raise WrongShape("the prompt has no token ids")
     prompt.exact_tokens = (prompt.exact_tokens or 0) + count
     prompt.messages += lists
     prompt.body.append(ids.decode("ascii"))
