@@ -19,6 +19,7 @@ from envoy.config.route.v3 import route_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
+from tests.protocol.xds_client import until
 from xds_control.xds import CDS, EDS, LDS, RDS, InvalidResource, SnapshotCache, XdsServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -209,8 +210,7 @@ async def test_a_listener_that_does_not_exist_is_told_at_once(servers: tuple[Who
         await client.start()
         loop = asyncio.get_running_loop()
         asked = asyncio.create_task(client.ask(1))
-        while not server.clients() or not server.clients()[0].types:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.clients() and server.clients()[0].types)
         began = loop.time()
         cache.set(
             "",

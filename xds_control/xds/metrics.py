@@ -30,6 +30,7 @@ class XdsCollector(Collector):
         for name, text, value in (
             ("streams_opened", "Discovery streams opened", stats.streams_opened),
             ("streams_refused", "Streams over the limit", stats.refused),
+            ("abandoned", "Streams whose client took no bytes within the write deadline", stats.abandoned),
             ("unauthorised", "Calls without a valid token", stats.unauthorised),
             ("snapshots", "Changes of the cache", cache.changes),
             ("invalid", "Snapshots with a resource that clients would reject", cache.rejected),

@@ -72,6 +72,7 @@ class XdsServer:
         self._clock = clock
         self._wall = wall
         self._sessions: dict[str, Session] = {}
+        self._lingering: set[str] = set()  # streams past their write deadline, until their last write ends
         self._by_group: dict[str, dict[str, Session]] = {}
         self._limits = Limits(
             order_wait_s=self.options.order_wait_s,
@@ -196,6 +197,13 @@ class XdsServer:
         if self._on_missing is not None and session.group is not None:
             self._on_missing(session.group, type_url, names)
 
+    def abandoned(self, session: Session) -> None:
+        """It takes no bytes: nothing of it is kept but its message on the way, which still counts as a stream."""
+        self._leave(session)
+        self._lingering.add(session.id)
+        self.stats.abandoned += 1
+        log.warning("xds.write_deadline", client=session.id, peer=session.peer, node=session.node.id)
+
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _changed(self, group: str, view: GroupView | None) -> None:
@@ -248,7 +256,7 @@ class XdsServer:
     async def _serve(self, context: Any, delta: bool, only: ResourceType | None) -> None:
         if self._stopping:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the control plane is shutting down")
-        if len(self._sessions) >= self.options.max_streams:
+        if len(self._sessions) + len(self._lingering) >= self.options.max_streams:
             self.stats.refused += 1
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self.options.max_streams} streams are served already"
@@ -268,14 +276,17 @@ class XdsServer:
         self._sessions[number] = session
         self.stats.streams_opened += 1
         try:
-            await session.run()
-        except StreamEnd as end:
-            self.stats.ended[end.status] += 1
-            log.info("xds.stream_ended", client=number, peer=session.peer, status=end.status, reason=str(end))
-            self._leave(session)
-            await context.abort(getattr(grpc.StatusCode, end.status), str(end))
+            end = await session.run()
         finally:
             self._leave(session)
+            self._lingering.discard(session.id)
+        if end is not None:
+            status, reason = end
+            self.stats.ended[status] += 1
+            log.info("xds.stream_ended", client=number, peer=session.peer, status=status, reason=reason)
+            del session, state  # gRPC keeps the newest abort, and with it this frame
+            if status != "OK":
+                await context.abort(getattr(grpc.StatusCode, status), reason)
 
     def _leave(self, session: Session) -> None:
         self._sessions.pop(session.id, None)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from xds_control.xds.clients import ClientStatus, type_statuses
 from xds_control.xds.encode import Encoder
@@ -34,6 +35,8 @@ class Host(Protocol):
     def wrote(self, session: Session, type_short: str, size: int) -> None: ...
 
     def missing(self, session: Session, type_url: str, names: list[str]) -> None: ...
+
+    def abandoned(self, session: Session) -> None: ...
 
 
 class Session:
@@ -68,11 +71,12 @@ class Session:
         self._clock = clock
         self._wake = asyncio.Event()
         self._first_deadline = self.opened_at + first_deadline
-        self._end: StreamEnd | None = None
+        self._end: tuple[str, str] | None = None
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._task: asyncio.Task[Any] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._forgotten = False
 
     # -- called by the server -------------------------------------------------------------------------------------
 
@@ -84,15 +88,23 @@ class Session:
     def end(self, status: str, message: str) -> None:
         """Ends the stream as soon as the current write is done."""
         if self._end is None:
-            self._end = StreamEnd(status, message)
+            self._end = (status, message)
         self._wake.set()
 
     def check(self, now: float, write_deadline: float) -> None:
-        """Called now and then: enforces deadlines."""
+        """Called now and then: enforces deadlines.
+
+        A write cannot be taken back: gRPC may then never tell the client that its stream has ended. So a client that
+        takes no bytes is forgotten but for the one message on its way; it is told as soon as it has read that.
+        """
         if self.writing_since is not None and now - self.writing_since > write_deadline:
-            self.end("DEADLINE_EXCEEDED", f"no bytes were taken for {write_deadline:g} s")
-            if self._task is not None:
-                self._task.cancel()
+            if self._end is None or not self._forgotten:
+                self._forgotten = True
+                self.end("DEADLINE_EXCEEDED", f"no bytes were taken for {write_deadline:g} s")
+                if self._reader is not None:
+                    self._reader.cancel()
+                self._host.abandoned(self)
+                self.state = StreamState(delta=self.state.delta, only=self.state.only)
         elif self.ends_at is not None and now >= self.ends_at:
             self.end("OK", "maximum age reached, connect again")
         elif not self.state.opened and now >= self._first_deadline:
@@ -122,24 +134,18 @@ class Session:
 
     # -- the stream itself ----------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Serves the stream until either side ends it. Raises StreamEnd when it must end with a status."""
-        self._task = asyncio.current_task()
-        reader = asyncio.create_task(self._read())
+    async def run(self) -> tuple[str, str] | None:
+        """Serves the stream until either side ends it; returns status and reason when it was this side."""
+        reader = self._reader = asyncio.create_task(self._read())
         try:
             await self._write()
-        except asyncio.CancelledError:
-            # Either the client has gone, or `check` gave up on a write.
-            if self._end is None or self._end.status != "DEADLINE_EXCEEDED":
-                raise
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
-        if self._end is not None and self._end.status != "OK":
-            raise self._end
+        return self._end
 
     async def _read(self) -> None:
         try:
@@ -153,10 +159,11 @@ class Session:
             self.end(end.status, str(end))
         except (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError) as problem:
             log.debug("xds.read_failed", client=self.id, error=str(problem))
+        except DecodeError:
+            self.end("INVALID_ARGUMENT", "the request is no discovery request")
         except Exception:
             log.exception("xds.request_failed", client=self.id)
             self.end("INTERNAL", "the request could not be handled")
-            raise
         finally:
             self._closed = True
             self._wake.set()
@@ -193,9 +200,12 @@ class Session:
                 continue
             data = encoder.encode(reply)
             self.writing_since = self._clock()
-            await self._context.write(data)
+            size, short = len(data), reply.type.short
+            writing = self._context.write(data)
+            del data, reply  # a stuck write keeps its bytes, nothing else does
+            await writing
             self.writing_since = None
-            self._host.wrote(self, reply.type.short, len(data))
+            self._host.wrote(self, short, size)
 
     def _set_timer(self) -> None:
         at = self.state.wake_at()
