@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xds_control.admin.core import ControlCore, state_of
+from xds_control.admin.core import ControlCore
 from xds_control.admin.state_view import state_view
 from xds_control.discovery.targets import endpoints
 from xds_control.fleet.override import Override
@@ -169,20 +169,13 @@ def test_a_lost_gpu_takes_the_whole_endpoint_out() -> None:
     made = core()
     now = run(made, 0.0, 3.0, a={}, b={})
     healthy = [pb.GpuState(uuid=f"GPU-{n}", mem_total_bytes=80, mem_used_bytes=40, mem_free_bytes=40) for n in (1, 2)]
-    made.on_gpus(pb.GpuReport(node="n", full=True, gpus=healthy), now)
+    made.on_gpus(pb.GpuReport(node="n", full=True, gpus=healthy), "agent", now)
     made.tick(now)
     assert members(made)[A].readings["gpu_mem_used_ratio"].value == 0.5
-    made.on_gpus(pb.GpuReport(node="n", gpus=[pb.GpuState(uuid="GPU-2", lost=True)]), now + 1)
+    made.on_gpus(pb.GpuReport(node="n", gpus=[pb.GpuState(uuid="GPU-2", lost=True)]), "agent", now + 1)
     made.tick(now + 1)
     assert members(made)[A].state is State.EJECTED
     assert "GPU-2" in next(e.reason for e in made.events if e.to_state is State.EJECTED)
-
-
-def test_absent_fields_of_a_gpu_stay_unknown() -> None:
-    state = state_of(pb.GpuState(uuid="GPU-1", util=0.0, pids=[3]))
-    assert state.util == 0.0
-    assert state.mem_used_bytes is None
-    assert state.pids == (3,)
 
 
 def test_an_engine_may_push_its_own_signals_but_only_for_itself() -> None:

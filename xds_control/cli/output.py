@@ -1,0 +1,203 @@
+"""How commands print: tables for people, JSON or YAML for programs; and the option types that they share."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import click
+import yaml
+from google.protobuf.message import Message
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Justify = Literal["left", "right"]
+
+PIPED_WIDTH = 10_000
+STATE_STYLES = {
+    "ready": "green",
+    "warming": "cyan",
+    "probing": "cyan",
+    "new": "cyan",
+    "suspect": "yellow",
+    "draining": "magenta",
+    "ejected": "bold red",
+    "gone": "dim",
+}
+
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
+
+
+def limit_option(default: int) -> Callable[[Any], Any]:
+    """--limit of a listing."""
+    return click.option(
+        "--limit", "-n", type=click.IntRange(1, 10_000), default=default, show_default=True, help="The newest so many."
+    )
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """Seconds from `90`, `90s`, `1.5m`, `2h`, `1d` or `1h30m`."""
+
+    name = "duration"
+    _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+    _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Fails with what was found and what is allowed."""
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower()
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return float(text)
+        parts = self._PART.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            self.fail(f"{value!r} is not a duration such as 90s, 10m, 2h or 1h30m", param, ctx)
+        return sum(float(number) * self._UNITS[unit] for number, unit in parts)
+
+
+def plain(value: Any) -> Any:
+    """A message as plain values: numbers stay numbers, unknown optional fields are null."""
+    if isinstance(value, Message):
+        made: dict[str, Any] = {}
+        for field in value.DESCRIPTOR.fields:
+            if field.has_presence and not value.HasField(field.name):
+                made[field.name] = None
+            else:
+                made[field.name] = plain(getattr(value, field.name))
+        return made
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, str | bool | int | float) or value is None:
+        return value
+    if hasattr(value, "items"):
+        return {str(key): plain(item) for key, item in sorted(value.items())}
+    return [plain(item) for item in value]
+
+
+def emit(output: str, value: Any, table: Callable[[], Iterable[RenderableType]]) -> None:
+    """Prints a message, or plain values, in the chosen form; `table` makes what people see."""
+    if output == "table":
+        screen = console()
+        for part in table():
+            screen.print(part)
+        return
+    emit_document(output, value)
+
+
+def emit_document(output: str, value: Any, *, line: bool = False) -> None:
+    """Prints one document. line: as one of many, one JSON object a line or one YAML document."""
+    data = plain(value)
+    if output == "json":
+        click.echo(json.dumps(data, indent=None if line else 2, ensure_ascii=False))
+    else:
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        click.echo(("---\n" if line else "") + text, nl=False)
+
+
+def console() -> Console:
+    """Where tables go. On a terminal they adapt to its width; in a pipe nothing is cut and nothing coloured."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=PIPED_WIDTH, no_color=True, soft_wrap=True)
+
+
+def grid(columns: str) -> Table:
+    """An empty table with columns `NAME|>NAME|~NAME`: `>` holds numbers, `~` may fold, the others are never cut."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns.split("|"):
+        justify: Justify = "right" if name.startswith(">") else "left"
+        fold = name.startswith("~")
+        table.add_column(name.lstrip(">~"), justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
+    return table
+
+
+def facts(rows: Iterable[tuple[str, RenderableType | str]]) -> Table:
+    """Names and values, one a line; empty values are left out."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value != "":
+            table.add_row(name, value)
+    return table
+
+
+def state(name: str) -> Text:
+    """A state in its colour."""
+    return Text(name, style=STATE_STYLES.get(name, ""))
+
+
+def heading(text: str) -> Text:
+    """A title above a part."""
+    return Text(text, style="bold underline")
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A ratio; `-` when it is unknown."""
+    return "-" if value is None else f"{100 * value:.{digits}f}%"
+
+
+def number(value: float | None) -> str:
+    """A number to three figures; `-` when it is unknown."""
+    if value is None:
+        return "-"
+    if value != 0 and abs(value) < 0.001:
+        return f"{value:.1e}"
+    if abs(value) >= 1e6:
+        return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def seconds(value: float | None) -> str:
+    """A time span as people say it: `340 ms`, `12 s`, `3m20s`, `2h`, `5d`; `-` when it is unknown."""
+    if value is None:
+        return "-"
+    if value < 0.0995:
+        return f"{value * 1000:.3g} ms"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h{minutes:02d}m"
+    return f"{hours // 24}d{hours % 24:02d}h"
+
+
+def size(value: float) -> str:
+    """Bytes: `80 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return ""
+
+
+def clock(unix_s: float) -> str:
+    """A moment in local time, with the date when it is not today."""
+    moment = time.localtime(unix_s)
+    today = time.localtime()
+    form = "%H:%M:%S" if moment[:3] == today[:3] else "%Y-%m-%d %H:%M:%S"
+    return time.strftime(form, moment)
+
+
+def optional(message: Message, field: str) -> float | None:
+    """The value of an optional field; None when it is unknown."""
+    return getattr(message, field) if message.HasField(field) else None
