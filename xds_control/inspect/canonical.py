@@ -75,6 +75,7 @@ class Prompt:
     separators and media digests among them, which are not prompt. media: (in head?, number of pieces before it,
     kind, size in bytes) of each image, clip or file. exact_tokens: length when the prompt came as token ids.
     unknown: places of content of unknown types, yet to be filled.
+    main: the raw list of messages, where it was taken out of the body beforehand.
     binary: tensors that follow the JSON (KServe's binary extension).
     """
 
@@ -87,6 +88,7 @@ class Prompt:
         "images",
         "in_head",
         "json",
+        "main",
         "marks",
         "media",
         "media_bytes",
@@ -110,6 +112,7 @@ class Prompt:
         self.exact_tokens: int | None = None
         self.unknown: list[tuple[list[str], int]] = []
         self.binary = b""
+        self.main: Any = None
 
     def begin(self, role: Any) -> list[str]:
         """Starts a message and returns the pieces to append to: those of the head while only system messages came."""

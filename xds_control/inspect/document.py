@@ -43,13 +43,15 @@ class Document(msgspec.Struct, gc=False):
 
     top: struct of raw values, as the format names them; None when nothing could be read.
     rest: the object with a zero in place of every large value, b"" when it was not kept apart.
-    cuts: where in it those zeros are, with how many bytes are gone. complete: only heavy fields were cut out.
+    cuts: where in it those zeros are, with how many bytes are gone; cut_names: of which fields.
+    complete: only heavy fields were cut out.
     repeated: top-level keys that occur more than once, None when nobody has looked yet.
     """
 
     top: Any
     rest: bytes = b""
     cuts: list[tuple[int, int]] = []
+    cut_names: tuple[str, ...] = ()
     complete: bool = False
     repeated: tuple[str, ...] | None = ()
     model_span: tuple[int, int] | None = None
@@ -71,7 +73,11 @@ def read(data: bytes, decode: Callable[[bytes], Any], heavy: Sequence[str], leni
         return Document(None, problem=BodyProblem.TOO_DEEP, detail="the body is nested too deep")
     except ValueError:
         return read_leniently(data, decode, lenient_limit)
-    large = [(name, raw) for name in heavy if (raw := getattr(top, name)) is not None and len(raw) > _LARGE]
+    large = []
+    for name in heavy:
+        raw = getattr(top, name)
+        if raw is not None and len(raw) > _LARGE:
+            large.append((name, raw))
     rest, cuts = _cut(data, large)
     complete = len(rest) <= _REST_SMALL
     if not complete:
@@ -81,7 +87,7 @@ def read(data: bytes, decode: Callable[[bytes], Any], heavy: Sequence[str], leni
             # So much beside the known fields is no honest request: what might be repeated counts as repeated.
             repeated = tuple(name for name in _WATCHED if rest.count(b'"%b"' % name.encode()) > 1)
             return Document(top, repeated=repeated, model_span=address_of_model(data, top))
-    return Document(top, rest, cuts, complete, None)
+    return Document(top, rest, cuts, tuple([name for name, _ in large]), complete, None)
 
 
 def repeated_keys(rest: bytes) -> tuple[str, ...] | None:

@@ -6,9 +6,10 @@ so the facts of the latest envelopes are remembered; a miss costs a fraction of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +27,8 @@ class Envelope(msgspec.Struct, gc=False):
     """Facts that every format writes alike. stream: None when the client does not say.
 
     place: of the model's string in the envelope's bytes, None when it has to be looked up by address.
+    cut: where in them the one large value was that was cut out, -1 when it was none or several.
+    top: the envelope's own struct of raw values, once `cut` is set.
     """
 
     model: str = ""
@@ -39,13 +42,54 @@ class Envelope(msgspec.Struct, gc=False):
     extra: Mapping[str, Any] = _NOTHING
     ambiguous: tuple[str, ...] = ()
     place: tuple[int, int] | None = None
+    cut: int = -1
+    top: Any = None
+
+
+class Recalled(NamedTuple):
+    """A body whose envelope is known: the envelope, the place of the model's string, and the value within."""
+
+    envelope: Envelope
+    model_span: tuple[int, int] | None
+    value: memoryview
 
 
 class Envelopes:
-    """The latest envelopes of one format."""
+    """The latest envelopes of one format.
 
-    def __init__(self) -> None:
+    decode: decoder of the format's struct. main: the field with a list that makes up most of a body, "" for none.
+    """
+
+    def __init__(self, decode: Callable[[bytes], Any], main: str) -> None:
+        self._decode = decode
+        self._main = main
+        self._key = re.compile(rb'"%b"\s*+:\s*+' % main.encode()) if main else None
         self._known: dict[bytes, Envelope] = {}
+
+    def recall(self, data: bytes) -> Recalled | None:
+        """Splits a body by a known envelope, without reading what is in it.
+
+        What is left over is the list if it decodes as one value; if it does not, the split was wrong.
+        """
+        if self._key is None:
+            return None
+        found = self._key.search(data, 0, _LONGEST)
+        if found is None:
+            return None
+        start = found.end()
+        size = len(data)
+        end = data.rfind(b"]", max(start, size - _LONGEST)) + 1
+        if end <= start:
+            return None
+        envelope = self._known.get(data[:start] + b"0" + data[end:])
+        # The same bytes were once read properly, and the list stood in the same place.
+        if envelope is None or envelope.cut != start:
+            return None
+        span = envelope.place
+        if span is not None and span[0] > start:
+            removed = end - start - 1
+            span = (span[0] + removed, span[1] + removed)
+        return Recalled(envelope, span, memoryview(data)[start:end])
 
     def read(self, document: Document, data: bytes) -> tuple[Envelope, tuple[int, int] | None]:
         """The envelope of a document read from `data`, and the place of the model's string in `data`."""
@@ -61,12 +105,17 @@ class Envelopes:
             return envelope, document.model_span
         if envelope.place is None:
             return envelope, address_of_model(data, document.top)
+        if envelope.cut < 0 and self._main in document.cut_names:
+            self._remember_cut(envelope, document)
         start, end = envelope.place
-        for place, removed in document.cuts:
-            if place < start:
-                start += removed
-                end += removed
-        return envelope, (start, end)
+        removed = sum(gone for place, gone in document.cuts if place < start)
+        return envelope, (start + removed, end + removed)
+
+    def _remember_cut(self, envelope: Envelope, document: Document) -> None:
+        if len(document.cuts) == 1:
+            envelope.cut = document.cuts[0][0]
+            # Not the document's own: its values are views that would keep the whole body alive.
+            envelope.top = self._decode(document.rest)
 
 
 def _examine(document: Document) -> Envelope:

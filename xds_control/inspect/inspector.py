@@ -11,7 +11,7 @@ from xds_control.inspect.canonical import CanonicalJson, Prompt
 from xds_control.inspect.conclude import Conclusions
 from xds_control.inspect.document import read, read_leniently
 from xds_control.inspect.encodings import decode_body
-from xds_control.inspect.envelope import Envelopes
+from xds_control.inspect.envelope import Envelope, Envelopes
 from xds_control.inspect.errors import WrongShape
 from xds_control.inspect.facts import BodyProblem, RequestFacts
 from xds_control.inspect.formats import Match, Paths
@@ -49,7 +49,10 @@ class Inspector:
         self._json = CanonicalJson()
         self._sessions = SessionSources(policy.session_sources, policy.session_max_bytes)
         self._headers = frozenset((*policy.tenant_sources, *policy.class_sources, *policy.priority_headers))
-        self._readers = {api: (_decoder(spec, self._sessions.fields), Envelopes()) for api, spec in SPECS.items()}
+        self._readers: dict[str, tuple[Callable[[bytes], Any], Envelopes]] = {}
+        for spec in SPECS.values():
+            decode = _decoder(spec, self._sessions.fields)
+            self._readers[spec.api] = decode, Envelopes(decode, spec.main)
 
     def inspect(self, path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
         """Facts of one request. path: `:path`. headers: by lower-case name. body: as it came, encoded or not."""
@@ -118,33 +121,31 @@ class Inspector:
     ) -> tuple[Any, Prompt | None]:
         """The top level and the prompt; fills the facts that stand around the prompt."""
         decode, envelopes = self._readers[spec.api]
+        recalled = envelopes.recall(data)
+        if recalled is not None:
+            _apply(facts, match, spec, recalled.envelope, recalled.model_span)
+            prompt = Prompt(self._json, self._policy.media_digest_bytes)
+            prompt.main = recalled.value
+            top = recalled.envelope.top
+            try:
+                spec.reader(top, prompt, facts)
+                return top, prompt
+            except (ValueError, RecursionError, WrongShape):
+                facts.extra = {}  # something is unusual about it: read it with care
         shift = 0
         if data[:3] == _BOM:
             data = data[3:]
             shift = 3
-        lenient_limit = self._policy.max_lenient_bytes
-        document = read(data, decode, spec.heavy, lenient_limit)
+        document = read(data, decode, spec.heavy, self._policy.max_lenient_bytes)
         for attempt in (1, 2):
             top = document.top
             facts.problem, facts.detail = document.problem, document.detail
             if top is None:
                 break
             envelope, span = envelopes.read(document, data)
-            if not match.model:
-                facts.model = envelope.model
-                if span is not None:
-                    facts.model_span = span if shift == 0 else (span[0] + shift, span[1] + shift)
-            if match.stream is None:
-                facts.stream = spec.stream if envelope.stream is None else envelope.stream
-            facts.max_output_tokens = envelope.max_output_tokens
-            facts.n = envelope.n
-            facts.temperature = envelope.temperature
-            if facts.priority is None:  # a header overrides the body
-                facts.priority = envelope.priority
-            facts.lora = envelope.lora
-            facts.cache_salt = envelope.cache_salt
-            facts.ambiguous = envelope.ambiguous
-            facts.extra = envelope.extra
+            if span is not None and shift:
+                span = (span[0] + shift, span[1] + shift)
+            _apply(facts, match, spec, envelope, span)
             prompt = Prompt(self._json, self._policy.media_digest_bytes)
             prompt.binary = binary
             try:
@@ -160,7 +161,7 @@ class Inspector:
                 # Invalid UTF-8 shows only when a string is looked at: once more, tolerantly.
                 facts.problem, facts.detail = BodyProblem.NOT_JSON, str(error)[:200]
                 if attempt == 1:
-                    document = read_leniently(data, decode, lenient_limit)
+                    document = read_leniently(data, decode, self._policy.max_lenient_bytes)
         return document.top, None
 
     def _read_form(self, facts: RequestFacts, headers: Mapping[str, str], data: bytes) -> Prompt | None:
@@ -198,6 +199,26 @@ class Inspector:
             facts.problem, facts.detail = BodyProblem.BAD_ENCODING, str(error)
             return None
         return prompt
+
+
+def _apply(
+    facts: RequestFacts, match: Match, spec: Spec, envelope: Envelope, model_span: tuple[int, int] | None
+) -> None:
+    """Puts what stands around the prompt into the facts; the path goes before the body, and headers too."""
+    if not match.model:
+        facts.model = envelope.model
+        facts.model_span = model_span
+    if match.stream is None:
+        facts.stream = spec.stream if envelope.stream is None else envelope.stream
+    if facts.priority is None:
+        facts.priority = envelope.priority
+    facts.max_output_tokens = envelope.max_output_tokens
+    facts.n = envelope.n
+    facts.temperature = envelope.temperature
+    facts.lora = envelope.lora
+    facts.cache_salt = envelope.cache_salt
+    facts.ambiguous = envelope.ambiguous
+    facts.extra = envelope.extra
 
 
 def _decoder(spec: Spec, session_fields: tuple[str, ...]) -> Callable[[bytes], Any]:

@@ -29,15 +29,20 @@ def chain(head: bytes, body: bytes, seed: int, block: int, growth: float, limit:
     key = seed
     before = 0
     constant = block / growth if growth > 0 else math.inf  # up to here blocks do not grow yet
-    for data in (head, body):
+    for data in (head, body) if head else (body,):
         size = len(data)
         start = 0
         if before < constant:  # small blocks of one size: copies are cheaper than views, and the ends are a range
-            last = min(size, int(min(constant - before, size)) + block, (limit - len(keys)) * block)
-            for start in range(block, last + 1, block):
-                add(key := hash_of(data[start - block : start], key))
+            last = int(min(size, constant - before + block, (limit - len(keys)) * block)) // block * block
+            for start in range(0, last, block):
+                add(key := hash_of(data[start : start + block], key))
             ends.extend(range(before + block, before + last + 1, block))
-        if start < size:
+            start = last
+        rest = size - start
+        if 0 < rest <= block and (data is head or not keys) and len(keys) < limit:
+            add(key := hash_of(data[start:], key))
+            ends.append(before + size)
+        elif rest >= block:
             view = memoryview(data)
             while start < size and len(keys) < limit:
                 end = start + max(int((before + start) * growth), block)

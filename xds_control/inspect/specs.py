@@ -35,6 +35,7 @@ class Spec:
     fields: small ones, beside COMMON. heavy: those that may be large or hold other objects.
     generates: whether output tokens are made. output_cap: what applies when the client names no limit.
     stream: what applies when the client does not say. plain: the prompt reaches the model without a template.
+    main: a heavy field with a list that the reader takes from `prompt.main` when it is there.
     """
 
     api: str
@@ -45,6 +46,7 @@ class Spec:
     output_cap: int | None = None
     stream: bool = False
     plain: bool = False
+    main: str = ""
 
 
 _CHAT: Final = (
@@ -92,7 +94,7 @@ _ANY: Final = tuple(dict.fromkeys((*_CHAT, *_COMPLETION, *_SGLANG, *_INPUT)))
 SPECS: Final[dict[str, Spec]] = {
     spec.api: spec
     for spec in (
-        Spec("openai.chat", chat.read_openai, _CHAT, ("reasoning_effort",)),
+        Spec("openai.chat", chat.read_openai, _CHAT, ("reasoning_effort",), main="messages"),
         Spec("openai.completions", text.read_completion, _COMPLETION, output_cap=16, plain=True),
         Spec(
             "openai.responses",
@@ -109,7 +111,7 @@ SPECS: Final[dict[str, Spec]] = {
         Spec("openai.audio", pooling.read_input, _INPUT),
         Spec("openai.rerank", pooling.read_pairs, pooling.SCORE_FIELDS, generates=False),
         Spec("openai.score", pooling.read_pairs, pooling.SCORE_FIELDS, generates=False),
-        Spec("anthropic.messages", chat.read_anthropic, _ANTHROPIC),
+        Spec("anthropic.messages", chat.read_anthropic, _ANTHROPIC, main="messages"),
         Spec("anthropic.count_tokens", chat.read_anthropic, _ANTHROPIC, generates=False),
         Spec("vllm.generate", native.read_vllm_tokens, ("token_ids", "features", "sampling_params"), plain=True),
         Spec("vllm.tokenize", native.read_tokenize, _RENDER, ("reasoning_effort",), generates=False),
@@ -126,7 +128,7 @@ SPECS: Final[dict[str, Spec]] = {
         ),
         Spec("kserve.infer", tensors.read_infer, ("inputs", "parameters"), plain=True),
         Spec("kserve.predict", tensors.read_predict, ("instances", "parameters")),
-        Spec("ollama.chat", native.read_ollama_chat, ("messages", "tools", "options"), stream=True),
+        Spec("ollama.chat", native.read_ollama_chat, ("messages", "tools", "options"), stream=True, main="messages"),
         Spec(
             "ollama.generate",
             native.read_ollama_generate,

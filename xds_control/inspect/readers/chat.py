@@ -85,6 +85,8 @@ def add_tools(prompt: Prompt, raw: Any) -> int:
 
 def add_messages(prompt: Prompt, raw: Any) -> None:
     """Adds a raw list of messages."""
+    if prompt.main is not None:
+        raw = prompt.main
     if raw is None:
         raise WrongShape("there are no messages")
     try:
