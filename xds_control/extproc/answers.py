@@ -8,7 +8,7 @@ that is written here with the real messages.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -62,33 +62,24 @@ STRIP_REQUEST_HEADERS: Final = delimited(_F1, delimited(_F1, delimited(_F2, _REM
 """The answer to request headers whose body is still to come: reserved and control headers of the client go at once."""
 
 
-@lru_cache(maxsize=4096)
-def set_header(name: str, value: str) -> bytes:
-    """A `set_headers` entry that overwrites. Values repeat (models, pools, classes, addresses), so they are kept."""
-    return _set_header(name, value)
-
-
 @lru_cache(maxsize=256)
 def _header_key(name: str) -> bytes:
     return delimited(_F1, name.encode())
 
 
-def _set_header(name: str, value: str) -> bytes:
-    header = _header_key(name) + delimited(_F3, value.encode("utf-8", "replace"))
-    return delimited(_F1, delimited(_F1, header) + _OVERWRITE)
-
-
-_UNREPEATED: Final = frozenset({names.PROMPT_TOKENS, names.SESSION, names.PREFIX, names.DECISION, "content-length"})
+def set_header(name: str, value: str) -> bytes:
+    """A `set_headers` entry that overwrites."""
+    key, text = _header_key(name), value.encode("utf-8", "replace")
+    size = len(key) + len(text) + 2
+    if size < 0x7C:
+        # All four lengths fit one byte: option {header {key, raw_value}, append_action}.
+        return b"\x0a%c\x0a%c%b\x1a%c%b\x18\x02" % (size + 4, size, key, len(text), text)
+    return delimited(_F1, delimited(_F1, key + delimited(_F3, text)) + _OVERWRITE)
 
 
 def header_mutation(set_headers: Mapping[str, str], remove: Iterable[bytes] = ()) -> bytes:
     """The HeaderMutation message: `remove` holds encoded `remove_headers` entries, which Envoy applies first."""
-    parts = [
-        _set_header(name, value) if name in _UNREPEATED else set_header(name, value)
-        for name, value in set_headers.items()
-    ]
-    parts.extend(remove)
-    return b"".join(parts)
+    return b"".join((*(set_header(name, value) for name, value in set_headers.items()), *remove))
 
 
 def _entry(key: str, value: bytes) -> bytes:
@@ -98,6 +89,25 @@ def _entry(key: str, value: bytes) -> bytes:
 
 def _text(key: str, value: str) -> bytes:
     return _entry(key, delimited(_F3, value.encode("utf-8", "replace")))
+
+
+def _nested(key: str) -> Callable[[bytes], bytes]:
+    """Writer of an entry whose value is a Struct, given the Struct's bytes."""
+    name = delimited(_F1, key.encode())
+
+    def write(fields: bytes) -> bytes:
+        # Lengths as varints of two bytes each, which parsers take for small numbers too.
+        size = len(fields)
+        value, whole = size + 3, size + 6 + len(name)
+        if whole >= 1 << 14:
+            return _entry(key, delimited(_F5, fields))
+        return b"\x0a%c%c%b\x12%c%c\x2a%c%c%b" % (
+            *(whole & 0x7F | 0x80, whole >> 7, name),
+            *(value & 0x7F | 0x80, value >> 7),
+            *(size & 0x7F | 0x80, size >> 7, fields),
+        )
+
+    return write
 
 
 @lru_cache(maxsize=1024)
@@ -183,14 +193,20 @@ def _facts(decision: Decision) -> bytes:
     return out
 
 
+_write_facts = _nested(names.NAMESPACE)
+_write_lb = _nested(names.LB_NAMESPACE)
+_write_pick = lru_cache(maxsize=4096)(lambda destination: _write_lb(_text(names.DESTINATION, destination)))
+
+
 def dynamic_metadata(decision: Decision) -> bytes:
     """The encoded `dynamic_metadata` field: `Decision.metadata` as a google.protobuf.Struct."""
-    out = _entry(names.NAMESPACE, delimited(_F5, _facts(decision)))
+    out = _write_facts(_facts(decision))
     if decision.destinations:
-        picked = _text(names.DESTINATION, decision.destination)
-        if decision.scores is not None:
-            picked += struct_fields({names.DESTINATION_SCORES: decision.scores})
-        out += _entry(names.LB_NAMESPACE, delimited(_F5, picked))
+        if decision.scores is None:
+            out += _write_pick(decision.destination)
+        else:
+            lb = {names.DESTINATION: decision.destination, names.DESTINATION_SCORES: decision.scores}
+            out += _write_lb(struct_fields(lb))
     return delimited(_F8, out)
 
 
