@@ -55,7 +55,7 @@ async def start_product(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable
 
     async def start(policy: dict[str, Any], **settings: Any) -> Product:
         folder = tmp_path / f"product-{len(running)}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         product = Product(policy, folder, **settings)
         await product.start()
         running.append(product)
