@@ -24,9 +24,16 @@ class FleetLearning:
             learner.policy = policy
 
     def on_scrape(self, pool: str, address: str, values: Mapping[str, float], now: float) -> None:
-        """Running and waiting requests of an endpoint, when its page has them."""
+        """Load of an endpoint and its own figures of speed, when its page has them."""
         if "running" in values:
-            self._of(pool).on_scrape(address, values["running"], values.get("waiting", 0.0), now)
+            self._of(pool).on_scrape(
+                address,
+                values["running"],
+                values.get("waiting", 0.0),
+                now,
+                tpot_s=values.get("tpot"),
+                decode_tps=values.get("decode_tps"),
+            )
 
     def on_window(self, rows: Iterable[pb.Outcomes], now: float) -> None:
         """Outcomes of one window, classes summed for each endpoint."""

@@ -20,6 +20,8 @@ _PRIOR_SLOPE = 0.02  # per sequence: a batch of 50 doubles the step, between sma
 _PRIOR_WEIGHT = 0.05  # weight of the prior, as relative variance of the batch times confidence
 _MAX_SLOPE = 1.0
 _PEAK_HALF_LIFE_S = 600.0
+_LOGS_HOLD_S = 30.0  # access logs that say how long tokens took outrank the engine's own figures for so long
+_MOST_BETWEEN_SCRAPES_S = 30.0
 _USUAL_PROMPT, _USUAL_COMPLETION = 512.0, 128.0  # tokens of a request, until one was seen
 
 
@@ -100,6 +102,8 @@ class _Seen:
     requests: float = 0.0
     service: float = 0.0
     at: float = -math.inf
+    scraped_at: float = -math.inf
+    logged_at: float = -math.inf
     decayed_at: float | None = None
 
 
@@ -113,11 +117,30 @@ class CapacityLearner:
         self._mix_at: float | None = None
         self._cache: dict[str, LearnedRates] | None = None
 
-    def on_scrape(self, address: str, running: float, waiting: float, now: float) -> None:
-        """Load of an endpoint at its scrape."""
+    def on_scrape(
+        self,
+        address: str,
+        running: float,
+        waiting: float,
+        now: float,
+        *,
+        tpot_s: float | None = None,
+        decode_tps: float | None = None,
+    ) -> None:
+        """Load of an endpoint at its scrape. tpot_s, decode_tps: the engine's own time per output token and output rate;
+        they teach its speed as long as access logs do not (many streamed answers carry no token counts)."""
         if not (math.isfinite(running) and math.isfinite(waiting)):
             return
         seen = self._of(address, now)
+        since = min(max(0.0, now - seen.scraped_at), _MOST_BETWEEN_SCRAPES_S)
+        seen.scraped_at = now
+        if tpot_s and decode_tps and running >= 1.0 and now - seen.logged_at > _LOGS_HOLD_S and since > 0.0:
+            tokens = decode_tps * since
+            if _sane(tokens, tokens * tpot_s):
+                self._cache = None
+                seen.at = now
+                for fit in (seen.decode, seen.decode_slope):
+                    fit.add(tokens, tokens * tpot_s, running)
         seen.running, seen.waiting = max(running, 0.0), max(waiting, 0.0)
         seen.peak = max(seen.peak, seen.running)
 
@@ -137,6 +160,8 @@ class CapacityLearner:
                 fit.add(served, delivered.prefill_seconds, batch)
         if decode or prefill:
             seen.at = now
+        if decode:
+            seen.logged_at = now
         if delivered.requests > 0:
             seen.requests += delivered.requests
             if math.isfinite(delivered.prefill_seconds) and math.isfinite(delivered.decode_seconds):

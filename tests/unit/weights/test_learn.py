@@ -113,6 +113,23 @@ def test_queueing_is_not_taken_for_slowness() -> None:
     assert capacity(learner, "a") == pytest.approx(before, rel=0.1)
 
 
+def test_engines_own_figures_teach_until_access_logs_do() -> None:
+    """Streams without token counts leave the access log without speeds; the engine's page has them."""
+    learner = CapacityLearner(Learning())
+    for k in range(60):
+        for name, slow in (("a", 1.0), ("b", 2.0)):
+            batch = 10.0 + k % 7
+            tpot = slow * (0.010 + 0.0005 * batch)
+            learner.on_scrape(name, batch, 0.0, float(k), tpot_s=tpot, decode_tps=batch / tpot)
+    assert capacity(learner, "a") / capacity(learner, "b") == pytest.approx(2.0, rel=0.05)
+    # The logs say otherwise: they are believed, although the page goes on.
+    cards = {"a": Card(1.0), "b": Card(1.0)}
+    for k in range(60, 180):
+        drive(learner, cards, {"a": 12.0, "b": 12.0}, float(k), 1.0)
+        learner.on_scrape("b", 12.0, 0.0, k + 0.5, tpot_s=0.04, decode_tps=300.0)
+    assert capacity(learner, "a") / capacity(learner, "b") == pytest.approx(1.0, abs=0.08)
+
+
 def test_confidence_grows_with_what_was_seen() -> None:
     learner = CapacityLearner(Learning(least_tokens=2000.0))
     assert learner.rates("a") is None
