@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 
+from tests.shared import REPOSITORY
 from tests.unit.admin.backend import A, B, C, FakeBackend
 from tests.unit.cli.conftest import Control
 from xds_control.cli.admin_client import is_local
@@ -340,3 +345,59 @@ def test_numbers_as_people_read_them(made: str, shown: str) -> None:
 )
 def test_what_cannot_leave_the_machine(server: str, local: bool) -> None:
     assert is_local(server) is local
+
+
+def on_a_terminal(control: Control, words: list[str], keys: bytes, until: bytes) -> tuple[int, bytes]:
+    """(exit code, what was drawn) of a command on a terminal; `keys` are pressed once `until` is on the screen."""
+    code = (
+        "import click; from xds_control.cli.admin_commands import ADMIN_COMMANDS as all_; "
+        "click.Group(commands={c.name: c for c in all_})()"
+    )
+    environment = {**os.environ, "XDS_CONTROL_ADMIN": control.address, "TERM": "xterm-256color"}
+    environment |= {"COLUMNS": "180", "LINES": "40"}
+    environment.pop("NO_COLOR", None)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env=environment,
+        cwd=REPOSITORY,
+    )
+    os.close(follower)
+    drawn = b""
+    pressed = False
+    try:
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:  # the terminal closes with the process
+                break
+            if not piece:
+                break
+            drawn += piece
+            if not pressed and until in drawn:
+                os.write(leader, keys)
+                pressed = True
+        return process.wait(20), drawn
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(leader)
+
+
+def test_top_fills_the_screen_until_q(control: Control) -> None:
+    control.do(busy)
+    code, drawn = on_a_terminal(control, ["top", "--interval", "0.2"], b"q", B.encode())
+    assert code == 0
+    assert b"\x1b[?1049h" in drawn  # the alternate screen, and back
+    assert b"\x1b[?1049l" in drawn
+
+
+def test_weights_watch_is_live_and_coloured_on_a_terminal(control: Control) -> None:
+    code, drawn = on_a_terminal(control, ["weights", "--watch"], b"\x03", B.encode())
+    assert code == 0
+    assert b"\x1b[32mready" in drawn
+    assert b"Traceback" not in drawn
