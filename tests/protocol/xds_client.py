@@ -66,9 +66,9 @@ def open_stream(channel: grpc.aio.Channel, metadata: Iterable[tuple[str, str]] =
 async def connected(
     port: int, credentials: grpc.ChannelCredentials | None = None, **options: Any
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel of its own connection."""
+    """A channel of its own connection. options: channel arguments, `__` for a dot."""
     arguments = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    arguments += [(f"grpc.{k}", v) for k, v in options.items()]
+    arguments += [("grpc." + k.replace("__", "."), v) for k, v in options.items()]
     target = f"127.0.0.1:{port}"
     if credentials is None:
         channel = grpc.aio.insecure_channel(target, options=arguments)
