@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -21,22 +22,20 @@ PORT_NAMES = ("gateway", "envoy_admin", "xds", "fleet", "admin", "http")
 
 def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port_block(1))
+    return sorted(found)
 
 
 def free_port_block(count: int) -> int:
-    """The first of `count` consecutive free ports."""
-    for _ in range(200):
-        start = free_ports(1)[0]
-        if start + count > 65000:
-            continue
+    """The first of `count` consecutive free ports.
+
+    They lie below the range from which the kernel takes ports for outgoing connections: one of those may be
+    gone before it is listened on.
+    """
+    for _ in range(500):
+        start = random.randrange(10_000, 32_000 - count)
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(start, start + count):

@@ -127,8 +127,11 @@ class CapacityLearner:
         tpot_s: float | None = None,
         decode_tps: float | None = None,
     ) -> None:
-        """Load of an endpoint at its scrape. tpot_s, decode_tps: the engine's own time per output token and output rate;
-        they teach its speed as long as access logs do not (many streamed answers carry no token counts)."""
+        """Load of an endpoint at its scrape.
+
+        tpot_s, decode_tps: the engine's own time per output token and output rate. They teach its speed as long
+        as access logs do not: many streamed answers carry no token counts.
+        """
         if not (math.isfinite(running) and math.isfinite(waiting)):
             return
         seen = self._of(address, now)
