@@ -60,8 +60,6 @@ class Inspector:
         facts = RequestFacts(
             api=match.api, path=path, model=match.model, body_bytes=len(body), stream=match.stream or False
         )
-        if not self._headers.isdisjoint(headers):
-            self._read_headers(facts, headers)
         spec = SPECS.get(match.api)
         top = prompt = None
         if (spec is not None or match.grpc) and not match.item and headers.get(":method") not in _BODILESS:
@@ -69,7 +67,10 @@ class Inspector:
             if facts.problem is BodyProblem.NONE:
                 top, prompt = self._read_body(facts, match, spec, headers, data)
             if match.maybe and prompt is None:
-                facts.api, facts.problem, facts.detail = "", BodyProblem.NONE, ""
+                facts = RequestFacts(path=path, body_bytes=len(body))
+                top = None
+        if not self._headers.isdisjoint(headers):
+            self._read_headers(facts, headers)
         value, source = self._sessions.find(headers, top)
         if value:
             facts.session_key, facts.session_source = session_key(value), source
@@ -131,7 +132,8 @@ class Inspector:
                 spec.reader(top, prompt, facts)
                 return top, prompt
             except (ValueError, RecursionError, WrongShape):
-                facts.extra = {}  # something is unusual about it: read it with care
+                # Something is unusual about it: read it with care, and as if nothing had been read.
+                _apply(facts, match, spec, Envelope(stream=False), None)
         shift = 0
         if data[:3] == _BOM:
             data = data[3:]
@@ -204,14 +206,13 @@ class Inspector:
 def _apply(
     facts: RequestFacts, match: Match, spec: Spec, envelope: Envelope, model_span: tuple[int, int] | None
 ) -> None:
-    """Puts what stands around the prompt into the facts; the path goes before the body, and headers too."""
+    """Puts what stands around the prompt into the facts; the path goes before the body."""
     if not match.model:
         facts.model = envelope.model
         facts.model_span = model_span
     if match.stream is None:
         facts.stream = spec.stream if envelope.stream is None else envelope.stream
-    if facts.priority is None:
-        facts.priority = envelope.priority
+    facts.priority = envelope.priority
     facts.max_output_tokens = envelope.max_output_tokens
     facts.n = envelope.n
     facts.temperature = envelope.temperature
