@@ -110,7 +110,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args(arguments)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     cases: list[Case] = []
     for path in options.files:
         try:
@@ -136,4 +135,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     sys.exit(main())
