@@ -96,9 +96,7 @@ async def ask(
     header_only = bool(case.get("header_eos"))
     if header_only:
         headers.pop("content-length", None)
-    replies = list(
-        await exchange.send(peer.request_headers(headers, header_only, filter_metadata), expect=header_only)
-    )
+    replies = list(await exchange.send(peer.request_headers(headers, header_only, filter_metadata), expect=header_only))
     early = len(replies)
     sent = b""
     if not header_only:
@@ -391,7 +389,9 @@ async def protocol(case: Mapping[str, Any], fixtures: Mapping[str, Any], backend
                 end = bool(step.get("eos", False))
                 if not ended:
                     answer.sent_body += str(step["body"]).encode()
-                found = await exchange.send(peer.request_body(str(step["body"]).encode(), end), expect=end and not ended)
+                found = await exchange.send(
+                    peer.request_body(str(step["body"]).encode(), end), expect=end and not ended
+                )
                 if ended:
                     answer.after += found
                     found = []
@@ -426,7 +426,7 @@ async def chunking(case: Mapping[str, Any], fixtures: Mapping[str, Any], backend
         size = int(row["size"])
         body = bytes(i * 7 % 251 for i in range(size))
         async with Session(raw, fixtures, backend) as session:
-            cut = [body[:size // 2], body[size // 2 :]] if size > 1 else [body]
+            cut = [body[: size // 2], body[size // 2 :]] if size > 1 else [body]
             answer = await session.request({**raw, "headers": {":path": "/anything"}}, body=cut)
             parts = peer.pieces(answer.replies, "request_body")
             _same(len(parts), row["pieces"], f"pieces of {size} bytes")

@@ -23,7 +23,7 @@ _STEP = 4
 _FIRST = 2
 _STEP_SCALE = (1.0, 16.0, 50_000.0, 256.0)
 _FIRST_SCALE = (1.0, 2048.0)
-_PRIOR_WEIGHT = 6.0
+_PRIOR_WEIGHT = 2.0
 """Observations that the prior is worth."""
 
 
@@ -66,8 +66,9 @@ class Fit:
         matrix, right = list(self.matrix), list(self.right)
         typical = sum(guess) or 1e-9
         for i in range(size):
-            # The prior pulls each coefficient on its own, in units of its usual contribution.
-            pull = _PRIOR_WEIGHT / max(typical * typical * 0.25, guess[i] * guess[i])
+            # The prior pulls each coefficient on its own, with the weight of a few observations.
+            seen = matrix[i * size + i]
+            pull = _PRIOR_WEIGHT * seen / self.count if seen > 0.0 and self.count > 0.0 else 1.0
             matrix[i * size + i] += pull
             right[i] += pull * guess[i]
         solution = list(guess)
@@ -104,7 +105,8 @@ class Fit:
 _STEP_VALUES = 1 + _STEP * _STEP + _STEP
 _FIRST_VALUES = 1 + _FIRST * _FIRST + _FIRST
 _POOL_STATE = struct.Struct(f"<{_STEP_VALUES + _FIRST_VALUES + 5}d")
-_SPEED_STATE = struct.Struct("<2d")
+_SPEED_STATE = struct.Struct("<4d")
+_NEWEST = 60.0
 
 
 @dataclass(slots=True)
@@ -132,7 +134,9 @@ class PoolRates:
         self._new_first = Fit(_FIRST_SCALE)
         self._means = [0.0] * 5  # weight, residence, context, output, uncached
         self._new_means = [0.0] * 5
-        self._speeds: dict[str, list[float]] = {}  # address → [sum of log ratios, weight]
+        # Address → sums of log(observed ÷ predicted) and weights, of first tokens and of steps.
+        self._speeds: dict[str, list[float]] = {}
+        self._applied: dict[str, float] = {}
         self._new_speeds: dict[str, list[float]] = {}
         self._decayed_at: float | None = None
         self._level = 0.0
@@ -160,9 +164,8 @@ class PoolRates:
             return
         now = self.now
         predicted = now.base + now.per_sequence * batch + now.per_kv_token * kv_tokens + now.prefill * prefill_per_step
-        ratio = math.log(min(20.0, max(0.05, tpot_s / predicted)))
-        self._speed(address, ratio, 1.0)
-        value = tpot_s / self._factor(address)
+        self._note(address, 2, math.log(min(20.0, max(0.05, tpot_s / predicted))), 1.0)
+        value = tpot_s / self._applied.get(address, 1.0)
         features = (1.0, batch, kv_tokens, prefill_per_step)
         self._step.add(features, value)
         self._new_step.add(features, value)
@@ -175,9 +178,8 @@ class PoolRates:
         work = uncached + max(0.0, ahead_tokens)
         if work >= 512 and ahead_tokens <= uncached:
             predicted = now.overhead + now.prefill * work
-            ratio = math.log(min(20.0, max(0.05, ttft_s / predicted)))
-            self._speed(address, ratio, 0.5)
-        value = ttft_s / self._factor(address)
+            self._note(address, 0, math.log(min(20.0, max(0.05, ttft_s / predicted))), 0.5)
+        value = ttft_s / self._applied.get(address, 1.0)
         self._first.add((1.0, work), value)
         self._new_first.add((1.0, work), value)
 
@@ -196,36 +198,40 @@ class PoolRates:
         weight = self._means[0]
         return (self._means[4] + 4 * 512.0) / (weight + 4)
 
-    def _speed(self, address: str, log_ratio: float, weight: float) -> None:
+    def _note(self, address: str, place: int, log_ratio: float, weight: float) -> None:
+        """Adds a ratio of observed to predicted. place: 0 for first tokens, 2 for steps."""
         for speeds in (self._speeds, self._new_speeds):
             entry = speeds.get(address)
             if entry is None:
-                entry = speeds[address] = [0.0, 0.0]
-            entry[0] += log_ratio * weight
-            entry[1] += weight
-        entry = self._speeds[address]
-        if entry[1] > 60.0:  # the newest some dozens of observations decide
-            entry[0] *= 60.0 / entry[1]
-            entry[1] = 60.0
+                entry = speeds[address] = [0.0] * 4
+            entry[place] += log_ratio * weight
+            entry[place + 1] += weight
+        self._limit(self._speeds[address], place)
 
-    def _factor(self, address: str) -> float:
-        """Raw speed factor: above 1 is slower than the pool."""
-        entry = self._speeds.get(address)
-        if entry is None:
-            return 1.0
-        return math.exp(entry[0] / (entry[1] + 4.0) - self._level)
+    @staticmethod
+    def _limit(entry: list[float], place: int) -> None:
+        weight = entry[place + 1]
+        if weight > _NEWEST:  # the newest some dozens of observations decide
+            entry[place] *= _NEWEST / weight
+            entry[place + 1] = _NEWEST
+
+    @staticmethod
+    def _mean(entry: list[float]) -> float:
+        """Mean log ratio, pulled to 0 while little has been seen."""
+        return (entry[0] + entry[2]) / (entry[1] + entry[3] + 4.0)
 
     def speed(self, address: str, declared: float | None = None) -> float:
-        """Factor on every time at this endpoint. 1 inside the band.
+        """Factor on every time at this endpoint: above 1 is slower than the pool, 1 inside the band.
 
         declared: its capacity over the pool's mean, where known: what holds until enough has been seen.
         """
         entry = self._speeds.get(address)
-        seen = entry[1] if entry else 0.0
-        factor = self._factor(address)
+        seen = entry[1] + entry[3] if entry else 0.0
+        log_factor = self._mean(entry) - self._level if entry else 0.0
         if declared is not None and declared > 0:
             trust = seen / (seen + 8.0)
-            factor = math.exp(trust * math.log(factor) - (1 - trust) * math.log(declared))
+            log_factor = trust * log_factor - (1 - trust) * math.log(declared)
+        factor = math.exp(log_factor)
         band = 1.0 + self._policy.speed_band
         if 1 / band <= factor <= band:
             return 1.0
@@ -240,19 +246,16 @@ class PoolRates:
             self._first.decay(factor)
             self._means = [value * factor for value in self._means]
             for entry in self._speeds.values():
-                entry[0] *= factor
-                entry[1] *= factor
+                entry[:] = [value * factor for value in entry]
         self._decayed_at = now
         if not policy.learn:
             return
-        known = [entry[0] / (entry[1] + 4.0) for entry in self._speeds.values() if entry[1] >= 4.0]
-        # The factors mean relative speeds: what all share belongs to the pool's coefficients.
-        self._level = sorted(known)[len(known) // 2] if known else 0.0
         current = self.now
         first = self._first.solve((0.01, policy.prefill_s_per_token))
         prefill = max(1e-7, first[1])
         step = self._step.solve((policy.step_base_s, policy.step_per_sequence_s, policy.step_per_kv_token_s, prefill))
         weight, residence, context, output = self._means[:4]
+        before = self._typical()
         current.overhead = first[0]
         current.prefill = prefill
         current.base = max(1e-5, step[0])
@@ -261,10 +264,26 @@ class PoolRates:
         current.residence_s = (residence + 4 * 5.0) / (weight + 4)
         current.context = (context + 4 * 1000.0) / (weight + 4)
         current.output = (output + 4 * policy.output_tokens) / (weight + 4)
+        # Ratios to the old predictions become ratios to the new ones.
+        shifts = [math.log(new / old) for new, old in zip(self._typical(), before, strict=True)]
+        for entry in self._speeds.values():
+            entry[0] -= shifts[0] * entry[1]
+            entry[2] -= shifts[1] * entry[3]
+        # The factors mean relative speeds: what all share belongs to the pool's coefficients.
+        known = sorted(self._mean(entry) for entry in self._speeds.values() if entry[1] + entry[3] >= 4.0)
+        self._level = known[(len(known) - 1) // 2] if known else 0.0
+        self._applied = {address: self.speed(address) for address in self._speeds}
+
+    def _typical(self) -> tuple[float, float]:
+        """Predictions for a usual request: first token and step, seconds."""
+        now = self.now
+        first = now.overhead + now.prefill * self.mean_uncached
+        return first, now.base + now.per_sequence * 8.0 + now.per_kv_token * 8.0 * now.context
 
     def forget(self, address: str) -> None:
         """Drops an endpoint's own factor: it restarted or left."""
         self._speeds.pop(address, None)
+        self._applied.pop(address, None)
 
     def drain(self) -> dict[str, bytes]:
         """What was observed here since the last call: "" → the pool's sums, address → the endpoint's."""
@@ -296,8 +315,9 @@ class PoolRates:
                 means = values[_STEP_VALUES + _FIRST_VALUES :]
                 self._means = [a + b for a, b in zip(self._means, means, strict=True)]
             elif address and len(state) == _SPEED_STATE.size:
-                logs, weight = _SPEED_STATE.unpack(state)
-                if math.isfinite(logs) and math.isfinite(weight) and weight > 0:
-                    entry = self._speeds.setdefault(address, [0.0, 0.0])
-                    entry[0] += logs
-                    entry[1] += weight
+                values = _SPEED_STATE.unpack(state)
+                if all(map(math.isfinite, values)) and min(values[1], values[3]) >= 0:
+                    entry = self._speeds.setdefault(address, [0.0] * 4)
+                    entry[:] = [a + b for a, b in zip(entry, values, strict=True)]
+                    self._limit(entry, 0)
+                    self._limit(entry, 2)

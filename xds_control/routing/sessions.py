@@ -7,7 +7,6 @@ dies. Only those that had to leave home are remembered, so that they do not move
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import OrderedDict
 
 
@@ -56,7 +55,7 @@ def read_token(token: str) -> tuple[str, str] | None:
         return None
     try:
         text = base64.b64decode(token, validate=True).decode("utf-8")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None
     pool, slash, endpoint = text.partition("/")
     return (pool, endpoint) if slash and endpoint else None
