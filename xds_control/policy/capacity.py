@@ -16,8 +16,8 @@ class Learning(Section, frozen=True):
         float, meta("age at which learned rates count for nothing and the declared capacity holds", unit="s", gt=0)
     ] = 600.0
     least_tokens: Annotated[
-        float, meta("tokens that an endpoint must have produced before its rates count fully", unit="tokens", ge=1)
-    ] = 2000.0
+        float, meta("tokens, decayed by the half-life, from which an endpoint's rates count fully", unit="tokens", ge=1)
+    ] = 200.0
     limit: Annotated[float, meta("largest ratio of learned to declared capacity, up or down", ge=1, le=1000)] = 16.0
     dead_band: Annotated[
         float, meta("relative change of learned capacity under which the weights do not follow", ge=0, le=0.5)
