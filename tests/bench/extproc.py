@@ -65,13 +65,7 @@ def chat(size: int, rng: random.Random) -> str:
     vocabulary = words.split()
 
     def text(length: int, source: random.Random) -> str:
-        parts: list[str] = []
-        total = 0
-        while total < length:
-            word = source.choice(vocabulary)
-            parts.append(word)
-            total += len(word) + 1
-        return " ".join(parts)[:length]
+        return " ".join(source.choices(vocabulary, k=length // 4))[:length]
 
     shared = random.Random(rng.randrange(4))
     turns = max(2, min(40, size // 1000))

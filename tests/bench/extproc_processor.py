@@ -19,6 +19,7 @@ import msgspec
 import uvloop
 
 from xds_control.extproc.edge import ExtProcEdge
+from xds_control.extproc.heap import keep_heap
 from xds_control.extproc.state import ProcessorState
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.readings import ModelInfo, Reading
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     gc.set_threshold(50_000, 20, 50)
+    keep_heap()
     profiler = cProfile.Profile() if options.profile else None
     if profiler is not None:
         profiler.enable()

@@ -43,7 +43,7 @@ class _Call:
         body = body_of_parts(parts)
         self._take(b"".join(parts) if body is None else body)
 
-    def _take(self, message: bytes | tuple[bytes, bool]) -> None:
+    def _take(self, message: bytes | tuple[list[Piece], bool]) -> None:
         stream, rpc = self._stream, self._rpc
         now = self._service.clock()
         try:

@@ -19,6 +19,7 @@ from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.decision import Decision
 from xds_control.extproc.modes import Mode, request_mode, response_mode
 from xds_control.extproc.request import RequestView, read_attributes, read_headers, read_served, read_subset
+from xds_control.extproc.wire import Piece, joined
 from xds_control.policy import headers as names
 
 Message: TypeAlias = external_processor_pb2.ProcessingRequest
@@ -103,7 +104,7 @@ class Stream:
         self._mode = Mode.BUFFERED
         self._response_mode = Mode.NONE
         self._request: RequestView | None = None
-        self._body: list[bytes] = []
+        self._body: list[Piece] = []
         self._size = 0
         self._trailers = False
         self._saw_headers = False
@@ -134,13 +135,13 @@ class Stream:
             raise ProtocolViolation("a message without a request part")
         return handler(self, message, now)
 
-    def receive_body(self, body: bytes, end: bool, now: float) -> list[bytes]:
-        """As `receive`, for a message that is a piece of the request body and nothing else."""
+    def receive_body(self, pieces: list[Piece], end: bool, now: float) -> list[bytes]:
+        """As `receive`, for a message that is a piece of the request body and nothing else (see `wire`)."""
         if self.done:
             return []
         if self._phase is Phase.START:
             raise ProtocolViolation("a body before anything that announces it")
-        return self._take_body(body, end, now)
+        return self._take_body(pieces, end, now)
 
     def resume(self, refusal: Refusal | None, now: float) -> list[bytes]:
         """The answers once a held request was let in (`refusal` None) or refused."""
@@ -193,22 +194,22 @@ class Stream:
         if self._phase is Phase.START:
             # The filter skips request headers: the body can be read and recorded, but not routed.
             self._begin(message, {})
-        return self._take_body(part.body, part.end_of_stream, now)
+        return self._take_body([part.body], part.end_of_stream, now)
 
-    def _take_body(self, body: bytes, end: bool, now: float) -> list[bytes]:
+    def _take_body(self, pieces: list[Piece], end: bool, now: float) -> list[bytes]:
         if self._phase is not Phase.BODY:
-            return self._late_body(body, end)
+            return self._late_body(joined(pieces), end)
         mode = self._mode
         request = self._request
         assert request is not None
         if mode in (Mode.BUFFERED, Mode.PARTIAL):
-            request.body = body
+            request.body = joined(pieces)
             request.complete = mode is Mode.BUFFERED or end
             return self._decide(now)
         if mode in (Mode.NONE, Mode.STREAMED):
             return [answers.CONTINUE_REQUEST_BODY]
-        self._body.append(body)
-        self._size += len(body)
+        self._body += pieces
+        self._size += sum(map(len, pieces))
         if end or self._size > self._decider.policy.max_body_bytes:
             return self._whole_body(end, now)
         return []
@@ -216,7 +217,8 @@ class Stream:
     def _whole_body(self, ended: bool, now: float) -> list[bytes]:
         request = self._request
         assert request is not None
-        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request.body = joined(self._body) if self._body else b""
+        self._body = []
         request.complete = ended
         if not ended:
             request.can_rewrite = False
@@ -292,7 +294,6 @@ class Stream:
         found.extend(answers.streamed_pieces(body, ended))
         if self._trailers:
             found.append(answers.CONTINUE_REQUEST_TRAILERS)
-        self._body.clear()
         return found
 
     def _unchanged(self, cut: bool) -> list[bytes]:

@@ -13,6 +13,7 @@ Piece = bytes | memoryview
 _REQUEST_BODY: Final = 0x22  # field 4, length-delimited
 _BODY: Final = 0x0A  # field 1, length-delimited
 _END_OF_STREAM: Final = b"\x10\x01"  # field 2, true
+_VIEW_BYTES: Final = 8192  # pieces below are copied: cheaper than a view
 _MOST_BEFORE: Final = 12  # two tags and two lengths of at most five bytes
 
 
@@ -45,19 +46,19 @@ def _frame(head: bytes, size: int) -> tuple[int, int, bool] | None:
     return (at, end, True) if end + 2 == size else None
 
 
-def body_of(message: bytes) -> tuple[bytes, bool] | None:
-    """(body, end of stream) of a message that is nothing but a request body, else None."""
+def body_of(message: bytes) -> tuple[list[Piece], bool] | None:
+    """(body in pieces, end of stream) of a message that is nothing but a request body, else None."""
     found = _frame(message[:_MOST_BEFORE], len(message))
     if found is None:
         return None
     start, end, more = found
     if more and message[end:] != _END_OF_STREAM:
         return None
-    return message[start:end], more
+    return [message[start:end] if end - start < _VIEW_BYTES else memoryview(message)[start:end]], more
 
 
-def body_of_parts(parts: list[Piece]) -> tuple[bytes, bool] | None:
-    """The same for a message in pieces."""
+def body_of_parts(parts: list[Piece]) -> tuple[list[Piece], bool] | None:
+    """The same for a message that came in pieces."""
     first, last = parts[0], parts[-1]
     if len(parts) < 2 or len(first) < _MOST_BEFORE or len(last) < len(_END_OF_STREAM):
         return None
@@ -67,7 +68,13 @@ def body_of_parts(parts: list[Piece]) -> tuple[bytes, bool] | None:
     start, _, more = found
     if more and last[-2:] != _END_OF_STREAM:
         return None
-    parts[0] = first[start:]
+    pieces = [first[start:], *parts[1:]]
     if more:
-        parts[-1] = last[:-2]
-    return b"".join(parts), more
+        pieces[-1] = last[:-2]
+    return pieces, more
+
+
+def joined(pieces: list[Piece]) -> bytes:
+    """The body as one piece of bytes."""
+    only = pieces[0] if len(pieces) == 1 else b""
+    return only if isinstance(only, bytes) and only else b"".join(pieces)

@@ -21,6 +21,7 @@ from xds_control.extproc.accesslog_service import AccessLogService
 from xds_control.extproc.decide import Decider
 from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.fleet_client import FleetClient
+from xds_control.extproc.heap import keep_heap
 from xds_control.extproc.server import SERVICE
 from xds_control.extproc.state import ProcessorState
 from xds_control.fleet.snapshot import Snapshot
@@ -168,6 +169,7 @@ def run_processor(
     name = identity or f"{socket.gethostname()}-{os.getpid()}"
     # Requests make little cyclic garbage; the youngest generation is looked at less often.
     gc.set_threshold(50_000, 20, 50)
+    keep_heap()
 
     async def main() -> None:
         stop = asyncio.Event()
