@@ -15,49 +15,84 @@ import msgspec
 import uvloop
 
 from xds_control.admin.actions import ActionRunner
+from xds_control.admin.checks import CHECKS
 from xds_control.admin.core import ControlCore
+from xds_control.admin.events import EventLog
+from xds_control.admin.exporters import Exporters
+from xds_control.admin.extras import Extras
+from xds_control.admin.first_policy import first_policy, mark_of
 from xds_control.admin.fleet_service import FleetService
 from xds_control.admin.fleet_service import serve as serve_fleet
 from xds_control.admin.http import HttpEdge
 from xds_control.admin.hub import Hub
+from xds_control.admin.load_rows import load_rows
+from xds_control.admin.local_backend import LocalBackend
+from xds_control.admin.orders import Orders
+from xds_control.admin.policies import Policies
+from xds_control.admin.policy_file import PolicyFile
 from xds_control.admin.samples import control_samples
+from xds_control.admin.server import serve_admin
+from xds_control.admin.service import AdminService
 from xds_control.admin.state_view import state_view
+from xds_control.admin.switching import Switching
 from xds_control.discovery.dns import Resolver
 from xds_control.discovery.targets import endpoints, names_to_resolve
 from xds_control.errors import ConfigError, PolicyError
 from xds_control.fleet.endpoint import Endpoint
+from xds_control.fleet.history import History
 from xds_control.inspect import TokenEstimator
 from xds_control.observe.logs import logger
 from xds_control.observe.metrics import Sample, page
 from xds_control.policy.address import split_address
-from xds_control.policy.load import encode_policy, policy_version
+from xds_control.policy.load import Files, Loaded, encode_policy, load_files, read_files
 from xds_control.policy.schema import Policy
+from xds_control.policy.store import PolicyRecord, Store, StoreError
+from xds_control.policy.store.sqlite import SqliteStore
+from xds_control.proto import admin_pb2 as pb_admin
 from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing.forwarded import forwarded_headers
 from xds_control.signals.engines import default_path
 from xds_control.signals.reader import Observations
 from xds_control.signals.scraper import Scraper
 from xds_control.xds import InvalidResource, SnapshotCache, XdsServer
+from xds_control.xds.clients import ClientStatus
+from xds_control.xds.lrs import LoadReport
 from xds_control.xds.resources.world import WorldBuilder
+from xds_control.xds.stream import Nack
 
 GROUP = ""
 ESTIMATES_S = 2.0
 
 
 class Control:
-    """One control process. `policy` has been checked; `forwarded_headers` raises PolicyError for bad rules."""
+    """One control process. loaded: the checked policy file. store: what outlives the process. path: of the file, to be
+    watched."""
 
-    def __init__(self, policy: Policy, epoch: str | None = None) -> None:
-        self.policy = policy
-        self.version = policy_version(policy)
+    def __init__(self, loaded: Loaded, store: Store, path: Path | None = None, epoch: str | None = None) -> None:
+        self.store = store
+        mark = mark_of(loaded.files)
+        loaded, record = first_policy(store, loaded, time.time())
+        self.policy = policy = loaded.policy
+        self.version = loaded.version
+        self.started_at = time.monotonic()
+        self.events = EventLog()
+        self.history = History(policy.control.history)
         self.core = ControlCore(policy, self.version, epoch or secrets.token_hex(6))
         self.hub = Hub()
         self.cache = SnapshotCache()
-        self.xds = XdsServer(self.cache, policy.xds)
+        self.xds = XdsServer(self.cache, policy.xds, on_nack=self._on_nack, on_load=self._on_load)
         self.world = WorldBuilder()
         self.world.use_policy(policy, forwarded_headers(policy))
-        self.fleet = FleetService(self.hub, policy.control.peers_s, self._on_report, self._publish_world)
-        self.resolver = Resolver(self._on_names)
+        self.fleet = FleetService(self.hub, policy.control.peers_s, self._on_report, self.publish_world)
+        self.resolver = Resolver(self.on_names)
+        self.extras = Extras()
+        self.policies = Policies(
+            Switching(self), store, loaded, record, on_change=self._on_policy, on_refused=self._on_policy_refused
+        )
+        self.backend = LocalBackend(self)
+        self.policy_file = None if path is None else PolicyFile(path, mark, self._push_file)
+        self.orders = Orders(self.core, store)
+        self.exporters = Exporters(self.core)
         self.scraper: Scraper | None = None
         self.actions: ActionRunner | None = None
         self.tick_s = 0.0
@@ -81,15 +116,20 @@ class Control:
             engines=policy.signals.engines,
         )
         self.actions = ActionRunner(self.core)
+        self.orders.restore(time.monotonic(), time.time())
         await self._discover_first()
-        self._tick()
+        self.exporters.use_policy(policy.signals)
+        self.tick()
         _server, stop_fleet = await serve_fleet(policy.control.fleet, self.fleet.handler())
         self._stoppers.append(stop_fleet)
-        self._publish_world()
+        self.publish_world()
         await self.xds.start(policy.control.xds)
         http = HttpEdge(self.metrics, self.ready, lambda: state_view(self.core, time.monotonic()))
         await http.start(*split_address(policy.control.http))
+        await self._serve_admin()
         loops = [asyncio.create_task(self._ticks()), asyncio.create_task(self._share_estimates())]
+        if self.policy_file is not None and policy.control.watch:
+            loops.append(asyncio.create_task(self.policy_file.run()))
         self._log.info("control-serves", policy=self.version, epoch=self.core.epoch)
         try:
             await stop.wait()
@@ -99,6 +139,7 @@ class Control:
             await asyncio.gather(*loops, return_exceptions=True)
             await self.actions.stop()
             await self.scraper.stop()
+            await self.exporters.stop()
             await self.resolver.stop()
             await self.xds.stop(1.0)
             for stopper in self._stoppers:
@@ -114,9 +155,15 @@ class Control:
             "processors": len(self.hub.watchers),
             "xds_clients": len(self.xds.clients()),
         }
-        if self.problem or self._held_back:
-            detail["problem"] = self.problem or self._held_back
+        problems = self.problems()
+        if problems:
+            detail["problem"] = "; ".join(problems)
         return snapshot is not None and self.cache.group(GROUP) is not None, detail
+
+    def problems(self) -> list[str]:
+        """What is wrong now, one sentence each."""
+        file = self.policy_file.problem if self.policy_file is not None else ""
+        return [one for one in (self.problem, self._held_back, file) if one]
 
     def metrics(self) -> bytes:
         """The page of /metrics."""
@@ -132,9 +179,10 @@ class Control:
         self.resolver.watch(names)
         if names:
             await self.resolver.resolve()
-        self._on_names()
+        self.on_names()
 
-    def _on_names(self) -> None:
+    def on_names(self) -> None:
+        """Endpoints, or their addresses, may be others now."""
         found = endpoints(self.policy.pools, self.resolver.addresses, default_path)
         self.core.set_endpoints(found, time.monotonic())
         if self.scraper is not None:
@@ -158,7 +206,49 @@ class Control:
         for signals in request.signals:
             self.core.on_signals(signals, now, time.time())
         if request.HasField("gpus"):
-            self.core.on_gpus(request.gpus, now)
+            self.core.on_gpus(request.gpus, source, now)
+
+    def _on_load(self, rows: list[LoadReport]) -> None:
+        self.core.on_load_reports(load_rows(rows), time.monotonic())
+
+    def _on_nack(self, client: ClientStatus, nack: Nack) -> None:
+        reason = f"{nack.type.short}: {nack.message}"
+        self.events.add(time.monotonic(), "xds", after="nack", reason=reason[:1000], by=client.node_id)
+
+    # Policy.
+
+    async def _push_file(self, files: Files, mark: str) -> str:
+        request = pb_admin.PushPolicyRequest(
+            files=[pb_admin.PolicyFile(name=name, text=text) for name, text in files],
+            force=self.policy.control.watch_force,
+        )
+        answer = await self.policies.push(request, f"file {files[0][0]}", "file", mark)
+        if answer.accepted:
+            return ""
+        if answer.problems:
+            first = answer.problems[0]
+            place = ":".join(str(part) for part in (first.file, first.line, first.column) if part)
+            more = f" (and {len(answer.problems) - 1} more)" if len(answer.problems) > 1 else ""
+            return f"{place}: {first.path}: {first.message}{more}"
+        return f"{answer.diff.why_force}; push it with `xds-control policy push --force`"
+
+    def _on_policy(self, before: str, record: PolicyRecord) -> None:
+        self.events.add(
+            time.monotonic(), "policy", before=before, after=record.version, reason=record.reason, by=record.by
+        )
+        self._log.info("policy-in-force", before=before, version=record.version, by=record.by, source=record.source)
+        if self.policy_file is not None:
+            self.policy_file.settled(record.files)
+
+    def _on_policy_refused(self, who: str, why: str) -> None:
+        self.policy_rejected += 1
+        self.events.add(time.monotonic(), "policy", before=self.version, after=self.version, reason=why, by=who)
+        self._log.error("policy-refused", by=who, problem=why, in_force=self.version)
+
+    async def _serve_admin(self) -> None:
+        policy = self.policy.control
+        _port, stop = await serve_admin(policy.admin, AdminService(self.backend))
+        self._stoppers.append(stop)
 
     # Ticks.
 
@@ -166,14 +256,20 @@ class Control:
         loop = asyncio.get_running_loop()
         while True:
             started = loop.time()
-            try:
-                self._tick()
-            except Exception as error:  # noqa: BLE001 - a fault in one tick must not end control: the last snapshot stays
-                self.problem = f"tick failed: {error}"
-                self._log.exception("tick-failed")
+            self.try_tick()
             await asyncio.sleep(max(self.policy.control.tick_s - (loop.time() - started), 0.005))
 
-    def _tick(self) -> None:
+    def try_tick(self) -> None:
+        """A tick whose faults are told and do not end control: the last snapshot stays."""
+        try:
+            self.tick()
+            self.problem = ""
+        except Exception as error:  # noqa: BLE001 - see above
+            self.problem = f"tick failed: {error}"
+            self._log.exception("tick-failed")
+
+    def tick(self) -> None:
+        """Decides everything anew and publishes what changed."""
         started = time.perf_counter()
         now = time.monotonic()
         tick = self.core.tick(now)
@@ -187,22 +283,36 @@ class Control:
                 after=event.to_state.value,
                 reason=event.reason,
             )
+            endpoint = self.core.endpoint(event.address)
+            self.events.add(
+                event.at,
+                "state",
+                pool="" if endpoint is None else endpoint.pool,
+                endpoint=event.address,
+                before=event.from_state.value,
+                after=event.to_state.value,
+                reason=event.reason,
+            )
+        self.history.record(tick.snapshot)
+        self.orders.drop_lapsed(time.time())
         if tick.events and self.scraper is not None:
             # those that are leaving are scraped to their end: draining waits for their last request
             self.scraper.set_targets(self.core.members())
-        if tick.changed:
-            self._publish_world()
+        if tick.changed or self.extras.due(now):
+            self.publish_world()
         if self.actions is not None and tick.actions:
             self.actions.run(tick.actions)
         self.ticks += 1
         self.tick_s = time.perf_counter() - started
 
-    def _publish_world(self) -> None:
+    def publish_world(self) -> None:
+        """Gives the xDS server what the newest snapshot and the processors make of the policy."""
         snapshot = self.core.snapshot
         if snapshot is None:
             return
         try:
-            change = self.cache.set(GROUP, self.world.world(snapshot, self.hub.addresses()), strict=False)
+            world = self.extras.added_to(self.world.world(snapshot, self.hub.addresses()), time.monotonic())
+            change = self.cache.set(GROUP, world, strict=False)
         except InvalidResource as error:
             self._held_back = str(error)
             self._log.error("resource-refused", error=str(error))
@@ -231,7 +341,18 @@ class Control:
                 self.hub.publish_estimates(source, msgspec.json.encode(merged.export(without=source)))
 
 
-def run_control(policy: Policy, _path: Path, _run_dir: Path | None) -> int:
+def open_store(policy: Policy, run_dir: Path | None) -> Store:
+    """The policy's store, else the one of the run folder, else one in memory. Raises StoreError."""
+    if policy.control.store is not None:
+        return SqliteStore(Path(policy.control.store))
+    if run_dir is None:
+        logger("control").warning("store-in-memory", hint="give --run-dir or control.store to keep orders and policies")
+        return SqliteStore(None)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return SqliteStore(run_dir / "store.db")
+
+
+def run_control(_policy: Policy, path: Path, run_dir: Path | None) -> int:
     """Runs control until SIGTERM or SIGINT; the exit code."""
     log = logger("control")
 
@@ -240,7 +361,12 @@ def run_control(policy: Policy, _path: Path, _run_dir: Path | None) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await Control(policy).run(stop)
+        loaded = load_files(read_files(path), CHECKS)
+        store = open_store(loaded.policy, run_dir)
+        try:
+            await Control(loaded, store, path).run(stop)
+        finally:
+            store.close()
 
     try:
         uvloop.run(main())
@@ -248,7 +374,7 @@ def run_control(policy: Policy, _path: Path, _run_dir: Path | None) -> int:
         for problem in error.problems:
             log.error("policy-invalid", place=str(problem.place), message=problem.message)
         return 2
-    except (ConfigError, OSError, grpc.aio.UsageError) as error:
+    except (ConfigError, StoreError, OSError, grpc.aio.UsageError) as error:
         log.error("cannot-serve", error=str(error))
         return 1
     return 0

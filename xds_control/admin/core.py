@@ -5,11 +5,11 @@ All times are monotonic seconds of the control process.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 from xds_control.admin.learning import FleetLearning
 from xds_control.fleet.endpoint import Endpoint
@@ -20,10 +20,14 @@ from xds_control.fleet.override import Override
 from xds_control.fleet.rates import LearnedRates
 from xds_control.fleet.readings import ModelInfo
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
+from xds_control.policy.capacity import CapacityPolicy
+from xds_control.policy.pools import PoolPolicy
 from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
+from xds_control.signals import gpu_wire
 from xds_control.signals.catalogue import CATALOGUE
-from xds_control.signals.gpu import STATE_FIELDS, GpuFleet, GpuState
+from xds_control.signals.gpu import GpuFleet, GpuState
+from xds_control.signals.loadreport import LoadReports, LoadRow
 from xds_control.signals.merge import FleetOutcomes
 from xds_control.signals.reader import Observations, SloTargets
 from xds_control.signals.store import SignalStore
@@ -32,6 +36,8 @@ from xds_control.weights.inputs import EndpointInput, PoolWeights
 
 MAX_EVENTS = 10_000
 RESTART_SLACK_S = 2.0
+GPU_FORGET_S = 600.0
+"""A node whose agent and exporter were silent for this long is dropped."""
 _NO_INFO = ModelInfo()
 AGE_LIMITS: Mapping[str, float] = {name: spec.age_limit_s for name, spec in CATALOGUE.items()}
 
@@ -59,6 +65,7 @@ class ControlCore:
     epoch: str
     store: SignalStore = field(init=False)
     outcomes: FleetOutcomes = field(default_factory=FleetOutcomes, init=False)
+    load_reports: LoadReports = field(default_factory=LoadReports, init=False)
     lifecycle: Lifecycle = field(init=False)
     learning: FleetLearning = field(init=False)
     gpus: GpuFleet = field(init=False)
@@ -72,6 +79,8 @@ class ControlCore:
     _known: dict[str, Endpoint] = field(default_factory=dict, init=False)
     _info: dict[str, ModelInfo] = field(default_factory=dict, init=False)
     _fresh: list[Event] = field(default_factory=list, init=False)
+    _gpus_swept: float = field(default=0.0, init=False)
+    _form: tuple[CapacityPolicy, Mapping[str, float]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.store = SignalStore(self.policy.signals.age_limits_s, self.policy.signals.ignore_sources)
@@ -105,6 +114,7 @@ class ControlCore:
         for address in [known for known in self._info if known not in alive]:
             del self._info[address]
             self.outcomes.forget(address)
+            self.load_reports.forget(address)
         for address in [known for known in self._known if known not in alive]:
             del self._known[address]
 
@@ -128,6 +138,8 @@ class ControlCore:
         address = endpoint.address
         if seen.recognised:
             self._note(self.lifecycle.on_scrape(address, True, now))
+        if seen.restarted:
+            self.store.forget_source(address, seen.source)  # its counters and caches began anew
         self.store.put_all(address, seen.values, seen.at, seen.source)
         self.learning.on_scrape(endpoint.pool, address, seen.values, now)
         if seen.info is not None:
@@ -179,19 +191,21 @@ class ControlCore:
         self._note(self.lifecycle.on_scrape(message.endpoint, True, now))
         self.store.put_all(message.endpoint, message.values, at, "push")
 
-    def on_gpus(self, report: pb.GpuReport, now: float) -> None:
-        """What an agent says of its node's GPUs. An endpoint that lost one of them is out as a whole."""
-        states = [state_of(one) for one in report.gpus]
-        self.gpus.report(report.node, states, now, "nvml", lost=report.lost, full=report.full)
-        self.gpus.fill(self.store, self.endpoints)
-        for endpoint in self.endpoints:
-            if endpoint.gpus:
-                mine = self.gpus.of(endpoint)
-                bad = [state.uuid for state in mine if state.lost]
-                problem = f"lost GPU {', '.join(bad)}" if bad else None
-                self._note(self.lifecycle.on_gpus(endpoint.address, problem, now))
-                readings = self.store.readings(endpoint.address, now)
-                self._note(self.lifecycle.on_readings(endpoint.address, readings, now))
+    def on_load_reports(self, rows: Sequence[LoadRow], now: float) -> None:
+        """What one Envoy counted since its last load report."""
+        known = [row for row in rows if row.address in self._known]
+        self.load_reports.add(known, now)
+        for address in {row.address for row in known}:
+            for name, reading in self.load_reports.readings(address, now).items():
+                self.store.put(address, name, reading.value, reading.at, reading.source)
+
+    def on_gpus(self, report: pb.GpuReport, sender: str, now: float) -> None:
+        """What an agent says of its node's GPUs; it counts from the next tick on."""
+        gpu_wire.take_report(self.gpus, report, sender, now)
+
+    def on_gpu_page(self, node: str, states: Sequence[GpuState], at: float) -> None:
+        """What an exporter's page says of its node's GPUs: all of them."""
+        self.gpus.report(node, states, at, "dcgm", full=True)
 
     def on_probe(self, address: str, ok: bool, now: float, detail: str = "") -> None:
         """A probe ended."""
@@ -216,6 +230,10 @@ class ControlCore:
             self.learning.seed(endpoint.pool, address, rates, batch, now)
         self._note(self.lifecycle.on_calibrated(address, ok, now, detail))
 
+    def endpoint(self, address: str) -> Endpoint | None:
+        """A discovered endpoint, or one on its way out."""
+        return self._known.get(address)
+
     def base_url(self, address: str) -> str:
         """`scheme://host:port` of an endpoint's API."""
         endpoint = self._known.get(address)
@@ -237,6 +255,7 @@ class ControlCore:
 
     def tick(self, now: float) -> Tick:
         """Decides everything anew from what is known now."""
+        self._take_gpus(now)
         self._note(self.lifecycle.tick(now))
         pools: dict[str, PoolSnapshot] = {}
         changed = False
@@ -262,17 +281,37 @@ class ControlCore:
 
     # Inside.
 
+    def _take_gpus(self, now: float) -> None:
+        """GPU signals of the endpoints whose nodes were heard of. One that lost a GPU is out as a whole."""
+        for endpoint in self.gpus.fill(self.store, self.endpoints):
+            address = endpoint.address
+            bad = [state.uuid for state in self.gpus.of(endpoint) if state.lost]
+            self._note(self.lifecycle.on_gpus(address, f"lost GPU {', '.join(bad)}" if bad else None, now))
+            self._note(self.lifecycle.on_readings(address, self.store.readings(address, now), now))
+        if now - self._gpus_swept > GPU_FORGET_S / 10.0:
+            self._gpus_swept = now
+            self.gpus.forget_before(now - GPU_FORGET_S)
+
     def _make_engines(self) -> None:
+        """Engines of the policy's pools; one whose own part of the policy is the same goes on as it is."""
         made: dict[str, WeightEngine] = {}
+        form = (self.policy.capacity, self.policy.signals.age_limits_s)
         for pool in self.policy.pools:
-            engine = WeightEngine(
-                pool.weights or self.policy.weights, self.policy.capacity, pool=pool.name, age_limits=AGE_LIMITS
-            )
+            weights = pool.weights or self.policy.weights
             before = self.engines.get(pool.name)
+            if before is not None and before.policy == weights and form == self._form:
+                made[pool.name] = before
+                continue
+            made[pool.name] = self.new_engine(self.policy, pool)
             if before is not None:
-                engine.adopt(before)
-            made[pool.name] = engine
-        self.engines = made
+                made[pool.name].adopt(before)
+        self.engines, self._form = made, form
+
+    @staticmethod
+    def new_engine(policy: Policy, pool: PoolPolicy) -> WeightEngine:
+        """The engine of a pool, without any memory."""
+        limits = {**AGE_LIMITS, **policy.signals.age_limits_s}
+        return WeightEngine(pool.weights or policy.weights, policy.capacity, pool=pool.name, age_limits=limits)
 
     def members(self) -> Iterable[Endpoint]:
         """Endpoints that are discovered, and those that are on their way out."""
@@ -281,6 +320,25 @@ class ControlCore:
         for life in self.lifecycle.views():
             if life.address not in listed and life.address in self._known:
                 yield self._known[life.address]
+
+    def inputs_of(
+        self, models: Sequence[str], members: Sequence[Endpoint], now: float, *, assume_ready: bool = False
+    ) -> list[EndpointInput]:
+        """What the weights of these endpoints are made from.
+
+        assume_ready: endpoints that have not served yet are taken as if they were ready and ramped up.
+        """
+        found = self._inputs(models, members, now)
+        if not assume_ready:
+            return found
+        have = {item.endpoint.address for item in found}
+        found += [EndpointInput(one, State.READY, now, {}) for one in members if one.address not in have]
+        return [
+            replace(item, state=State.READY, ramp_since=-math.inf)
+            if item.state in (State.NEW, State.PROBING, State.WARMING)
+            else replace(item, ramp_since=-math.inf)
+            for item in found
+        ]
 
     def _inputs(self, models: Sequence[str], members: Sequence[Endpoint], now: float) -> list[EndpointInput]:
         serving = {
@@ -378,14 +436,3 @@ def _carried(old: SignalStore, new: SignalStore, now: float) -> SignalStore:
         for raw in old.raw(address, now):
             new.put(address, raw.name, raw.value, now - raw.age_s, raw.source)
     return new
-
-
-def state_of(message: pb.GpuState) -> GpuState:
-    """A GPU's state off the wire; fields that are not set are not known."""
-    known: dict[str, Any] = {
-        descriptor.name: tuple(value) if descriptor.name == "pids" else value
-        for descriptor, value in message.ListFields()
-        if descriptor.name in STATE_FIELDS
-    }
-    known.setdefault("uuid", "")
-    return GpuState(**known)

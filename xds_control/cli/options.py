@@ -9,10 +9,10 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from xds_control.admin.checks import CHECKS
 from xds_control.errors import PolicyError, XdsControlError
 from xds_control.policy.load import load_policy
 from xds_control.policy.schema import Policy
-from xds_control.routing.check import CHECKS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

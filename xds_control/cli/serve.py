@@ -177,6 +177,7 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
 def listeners(policy: Policy, with_envoy: bool) -> list[tuple[str, str]]:
     """(policy path, address) of everything that will be listened on."""
     found = [(f"control.{field}", getattr(policy.control, field)) for field in ("xds", "fleet", "admin", "http")]
+    found = [(name, address) for name, address in found if not address.startswith("unix:")]
     for index in range(policy.processors.count):
         found.append(("processors.listen", nth(policy.processors.listen, index)))
         found.append(("processors.http", nth(policy.processors.http, index)))

@@ -11,6 +11,19 @@ from xds_control.observe.logs import logger
 REFRESH_S = 5.0
 
 
+async def look_up(names: Iterable[str], timeout_s: float = REFRESH_S) -> dict[str, tuple[str, ...]]:
+    """Addresses of the names that can be looked up now."""
+    loop = asyncio.get_running_loop()
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(names):
+        try:
+            entries = await asyncio.wait_for(loop.getaddrinfo(name, None, type=socket.SOCK_STREAM), timeout_s)
+        except (OSError, TimeoutError):
+            continue
+        found[name] = tuple(sorted({str(entry[4][0]) for entry in entries}))
+    return found
+
+
 class Resolver:
     """Keeps the addresses of a set of names fresh. `on_change` is called after any of them changed."""
 

@@ -25,13 +25,17 @@ def path_text(path: Path) -> str:
 
 @dataclass(slots=True)
 class Document:
-    """value: plain Python values. marks: path → (line, column) of the value, keys: of its key; both from 1."""
+    """value: plain Python values. marks: path → (line, column) of the value, keys: of its key; both from 1.
+
+    owners: path → file, where the document was merged out of several.
+    """
 
     value: Any
     file: str | None = None
     marks: dict[Path, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    owners: dict[Path, str | None] = field(default_factory=dict)
 
     def place(self, path: Path, *, key: bool = False) -> Place:
         """The place of a value (or of its key); of the nearest parent that is in the text when it is not."""
@@ -39,7 +43,7 @@ class Document:
         while known:
             mark = (self.keys.get(known) if key else None) or self.marks.get(known)
             if mark is not None:
-                return Place(self.file, mark[0], mark[1], path_text(path))
+                return Place(self.owners.get(known, self.file), mark[0], mark[1], path_text(path))
             known = known[:-1]
         return Place(self.file, 1, 1, path_text(path))
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from xds_control.policy.address import check_listen
 from xds_control.policy.base import Section, meta
+from xds_control.policy.security import AdminSecurity, FleetSecurity
 
 
 class ControlPolicy(Section, frozen=True):
@@ -13,7 +14,9 @@ class ControlPolicy(Section, frozen=True):
 
     xds: Annotated[str, meta("where Envoys fetch their configuration (ADS)")] = "127.0.0.1:18000"
     fleet: Annotated[str, meta("where processors, agents and engines connect (Fleet service)")] = "127.0.0.1:18001"
-    admin: Annotated[str, meta("admin gRPC; on loopback unless TLS and a token are set")] = "127.0.0.1:18002"
+    admin: Annotated[
+        str, meta("admin gRPC, ip:port or unix:/path; elsewhere than on loopback only with TLS and tokens or mTLS")
+    ] = "127.0.0.1:18002"
     http: Annotated[str, meta("`/metrics`, `/healthz`, `/readyz` and the page")] = "127.0.0.1:18003"
     tick_s: Annotated[
         float, meta("how often weights and states are computed from the signals", unit="s", ge=0.02, le=10)
@@ -22,10 +25,36 @@ class ControlPolicy(Section, frozen=True):
         float, meta("how often processors hear of each other's picks and prefixes", unit="s", ge=0.02, le=10)
     ] = 0.1
     history: Annotated[int, meta("how many past snapshots are kept for `xds-control` to show", ge=1, le=100_000)] = 512
+    store: Annotated[
+        str | None,
+        meta(
+            "file that keeps policy versions, orders and the audit; `store.db` in --run-dir when absent, and in memory "
+            "where there is no such folder",
+            example="/var/lib/xds-control/store.db",
+        ),
+    ] = None
+    watch: Annotated[bool, meta("whether a change of the policy file is pushed by itself")] = True
+    watch_force: Annotated[
+        bool, meta("whether a changed file is pushed though it empties a pool or moves more than push_limit")
+    ] = False
+    push_limit: Annotated[
+        float,
+        meta(
+            "share of a pool's traffic that may lose its endpoint, or be added to the endpoints of today, by a push "
+            "without --force",
+            unit="ratio",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.5
+    admin_security: Annotated[AdminSecurity, meta("who may call the admin port")] = AdminSecurity()
+    fleet_security: Annotated[FleetSecurity, meta("who may call the fleet port")] = FleetSecurity()
 
     def __post_init__(self) -> None:
-        for field in ("xds", "fleet", "admin", "http"):
+        for field in ("xds", "fleet", "http"):
             check_listen(getattr(self, field), field)
+        if not self.admin.startswith("unix:/"):
+            check_listen(self.admin, "admin")
 
 
 class ProcessorPolicy(Section, frozen=True):

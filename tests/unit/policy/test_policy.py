@@ -106,5 +106,5 @@ def test_pools_have_to_exist_where_they_are_named() -> None:
 def test_a_missing_file_is_a_policy_error(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="cannot be read: No such file"):
         load_policy(tmp_path / "none.yaml")
-    with pytest.raises(PolicyError, match="cannot be read: Is a directory"):
+    with pytest.raises(PolicyError, match="the folder has no file"):
         load_policy(tmp_path)
