@@ -132,7 +132,7 @@ def _override_host() -> dict[str, Any]:
 def bootstrap(ports: dict[str, int], admin: int, processor: int, pools: dict[str, list[int]]) -> dict[str, Any]:
     """The configuration. ports: listener name → port. pools: cluster → ports of its endpoints."""
     header = {"name": names.POOL, "present_match": True}
-    routes = [
+    routes: list[dict[str, Any]] = [
         {"match": {"prefix": "/", "headers": [header]}, "route": {"cluster_header": names.POOL, "timeout": "0s"}},
         {"match": {"prefix": "/"}, "route": {"cluster": next(iter(pools)), "timeout": "0s"}},
     ]

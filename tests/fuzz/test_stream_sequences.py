@@ -180,7 +180,7 @@ def exchange(
     first = ext_proc.ProcessingRequest(
         request_headers=headers_part({":path": "/v1/chat/completions", ":method": "POST"}, False)
     )
-    first.protocol_config.request_body_mode = mode  # type: ignore[assignment]
+    first.protocol_config.request_body_mode = mode
     first.protocol_config.send_body_without_waiting_for_header_response = once
     answered = send(first)
     waits = mode in (MODES.NONE, MODES.BUFFERED, MODES.BUFFERED_PARTIAL) or (mode == MODES.STREAMED and not once)

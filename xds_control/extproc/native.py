@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
@@ -19,7 +18,6 @@ from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError
 from xds_control.extproc.wire import Piece, body_of, body_of_parts
 
 _parse = external_processor_pb2.ProcessingRequest.FromString
-_log = structlog.get_logger("ext_proc")
 
 
 class _Call:
@@ -54,6 +52,9 @@ class _Call:
         except (StreamError, DecodeError) as error:
             self._failed(error)
             return
+        if stream.failure is not None:
+            self._service.counters.fail(stream.failure, now)
+            stream.failure = None
         for answer in found:
             rpc.send(answer)
         if stream.done:
@@ -79,10 +80,9 @@ class _Call:
         self._wake()
 
     def _failed(self, error: Exception) -> None:
-        self._service.counters.failed += 1
+        self._service.counters.fail(error, self._service.clock())
         self._stream.closed()
         status = INVALID_ARGUMENT if isinstance(error, ProtocolViolation | DecodeError) else INTERNAL
-        _log.warning("ext_proc_stream_failed", error=str(error), status=status)
         self._rpc.finish(status, str(error))
 
     def half_closed(self) -> None:

@@ -24,16 +24,32 @@ _log = structlog.get_logger(__name__)
 Waiter = Callable[[Hold], "asyncio.Future[Refusal | None]"]
 
 
-class Counters:
-    """What the edge counts. streams: open now; others since the start."""
+_LOG_EVERY_S = 1.0
 
-    __slots__ = ("cancelled", "failed", "requests", "streams")
+
+class Counters:
+    """What the edge counts. streams: open now; others since the start. last_failure: text of the newest failure."""
+
+    __slots__ = ("_logged_at", "_unlogged", "cancelled", "failed", "last_failure", "requests", "streams")
 
     def __init__(self) -> None:
         self.streams = 0
         self.requests = 0
         self.cancelled = 0
         self.failed = 0
+        self.last_failure = ""
+        self._logged_at = -_LOG_EVERY_S
+        self._unlogged = 0
+
+    def fail(self, error: Exception, now: float) -> None:
+        """Counts a stream that failed, and logs it unless another one was logged within the last second."""
+        self.failed += 1
+        self.last_failure = str(error)
+        if now - self._logged_at < _LOG_EVERY_S:
+            self._unlogged += 1
+            return
+        _log.warning("ext_proc_stream_failed", error=self.last_failure, not_logged=self._unlogged)
+        self._logged_at, self._unlogged = now, 0
 
 
 class ExternalProcessorService(grpc.GenericRpcHandler):
@@ -73,14 +89,16 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
                     return
                 for answer in stream.receive(_parse(data), self._clock()):
                     await context.write(answer)
+                if stream.failure is not None:
+                    counters.fail(stream.failure, self._clock())
+                    stream.failure = None
                 if stream.held is not None:
                     for answer in await self._resume(stream):
                         await context.write(answer)
         except (StreamError, DecodeError) as error:
-            counters.failed += 1
+            counters.fail(error, self._clock())
             stream.closed()
             status = error.grpc_status if isinstance(error, StreamError) else "INVALID_ARGUMENT"
-            _log.warning("ext_proc_stream_failed", error=str(error), status=status)
             await context.abort(getattr(grpc.StatusCode, status), str(error))
         finally:
             counters.streams -= 1

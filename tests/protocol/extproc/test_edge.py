@@ -43,7 +43,7 @@ class Client:
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.aio.insecure_channel(address, options=LARGE)
-        self.process = self.channel.stream_stream(
+        self.process: Any = self.channel.stream_stream(
             METHOD,
             request_serializer=ext_proc.ProcessingRequest.SerializeToString,
             response_deserializer=ext_proc.ProcessingResponse.FromString,
@@ -62,7 +62,7 @@ class Served:
         policy = ExtProcPolicy(transport=self._transport, max_body_bytes=16 << 20)  # type: ignore[arg-type]
         self.edge = ExtProcEdge(lambda: self._decider, policy, **self._more)
         self.health = HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.edge)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.edge)  # type: ignore[arg-type]
         address = await self.edge.start("127.0.0.1:0")
         self.client = Client(address)
         return self.edge, self.client
@@ -160,6 +160,23 @@ async def test_fault_is_a_grpc_error(transport: str) -> None:
         assert edge.counters.failed == 1
 
 
+async def test_fault_that_is_answered_is_counted_too(transport: str) -> None:
+    class Broken(FirstPicker):
+        def pick(self, *args: object, **more: object) -> Pick | Refusal | None:
+            raise RuntimeError("broken")
+
+    decider = decider_of(picker=Broken(None), extproc=ExtProcPolicy(on_error="continue"))
+    async with Served(decider, transport) as (edge, client):
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        await call.write(body_message(body_of()))
+        assert not set_headers(await call.read())
+        assert await ending(call) == grpc.StatusCode.OK
+        assert edge.counters.failed == 1
+        assert "broken" in edge.counters.last_failure
+
+
 async def test_peer_that_breaks_the_protocol(transport: str) -> None:
     async with Served(decider_of(), transport) as (_, client):
         call = client.process()
@@ -213,7 +230,7 @@ async def test_held_request_waits_and_others_pass_it(transport: str, refusal: Re
 
 async def test_health_is_served_on_the_same_port(transport: str) -> None:
     async with Served(decider_of(), transport) as (_, client):
-        stub = health_pb2_grpc.HealthStub(client.channel)
+        stub: Any = health_pb2_grpc.HealthStub(client.channel)
         answer = await stub.Check(health_pb2.HealthCheckRequest())
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -226,7 +243,7 @@ async def test_health_is_served_on_the_same_port(transport: str) -> None:
 
 async def test_unknown_method(transport: str) -> None:
     async with Served(decider_of(), transport) as (_, client):
-        call = client.channel.unary_unary("/no.such.Service/Method")
+        call: Any = client.channel.unary_unary("/no.such.Service/Method")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"")
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -270,7 +287,8 @@ async def test_other_services_of_every_shape(transport: str) -> None:
     edge = ExtProcEdge(decider_of, policy)
     edge.add_generic_rpc_handlers((_Numbers(),))
     address = await edge.start("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(address, options=LARGE) as channel:
+    async with grpc.aio.insecure_channel(address, options=LARGE) as opened:
+        channel: Any = opened
 
         async def many() -> AsyncIterator[bytes]:
             for _ in range(300):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
@@ -83,7 +84,7 @@ def endpoint(
     weight: int = 100,
     pickable: bool = True,
     info: ModelInfo | None = None,
-    **signals: float,
+    **signals: Any,
 ) -> EndpointSnapshot:
     """An endpoint with signals."""
     readings = {name: Reading(value, 0.0, "test") for name, value in signals.items()}

@@ -152,7 +152,7 @@ def test_bodies_are_read_off_the_wire(body: bytes, end: bool, places: list[int])
     if body:
         assert _read(body_of(data)) == (body, end)
     assert _read(body_of_parts(_cut(data, places))) in ((body, end), None)
-    halves = [memoryview(data)[:50], memoryview(data)[50:]]
+    halves: list[bytes | memoryview] = [memoryview(data)[:50], memoryview(data)[50:]]
     assert _read(body_of_parts(halves)) == ((body, end) if len(data) > 52 else None)
 
 

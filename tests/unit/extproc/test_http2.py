@@ -121,9 +121,9 @@ class Client:
             if self.acknowledge:
                 self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         elif isinstance(event, h2.events.ResponseReceived):
-            self.headers[event.stream_id] = dict(event.headers)
+            self.headers[event.stream_id] = dict(event.headers)  # type: ignore[arg-type]
         elif isinstance(event, h2.events.TrailersReceived):
-            self.trailers[event.stream_id] = dict(event.headers)
+            self.trailers[event.stream_id] = dict(event.headers)  # type: ignore[arg-type]
         elif isinstance(event, h2.events.StreamReset):
             self.resets[event.stream_id] = event.error_code
 

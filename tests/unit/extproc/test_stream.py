@@ -379,7 +379,7 @@ def test_empty_message_is_a_violation() -> None:
 
 
 class _Broken(FirstPicker):
-    def pick(self, *args: object, **more: object) -> Pick | Refusal | None:  # type: ignore[override]
+    def pick(self, *args: object, **more: object) -> Pick | Refusal | None:
         raise RuntimeError("broken")
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.extproc.support import endpoint, pool, view_of
@@ -13,7 +15,7 @@ from xds_control.routing.view import RoutingView
 POOLS = ["general", "long-context", "low-latency", "batch"]
 
 
-def view(**signals: float) -> RoutingView:
+def view(**signals: Any) -> RoutingView:
     return view_of(*(pool(name, [], endpoint("10.0.0.1:1", name, **signals)) for name in POOLS))
 
 
@@ -122,7 +124,7 @@ def test_explain_shows_every_rule_without_counting() -> None:
 
 def test_headers_that_rules_read_are_known() -> None:
     rules = compile_rules(SEMANTIC)
-    assert rules.header_names == {"x-batch"}
+    assert rules.header_names == frozenset({"x-batch"})
     everything = RoutingPolicy(rules=(Rule(name="r", when="headers.exists(h, h == 'x')"),))
     assert compile_rules(everything).header_names is None
 
