@@ -27,6 +27,7 @@ from xds_control.policy.inspect import InspectPolicy
 _BOM: Final = b"\xef\xbb\xbf"
 _BODILESS: Final = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 _KSERVE_JSON_LENGTH: Final = "inference-header-content-length"
+_COUNT_FROM: Final = 1 << 20
 _TOO_DEEP: Final = "the body is nested too deep"
 
 
@@ -121,6 +122,10 @@ class Inspector:
         self, facts: RequestFacts, match: Match, spec: Spec, data: bytes, binary: bytes = b""
     ) -> tuple[Any, Prompt | None]:
         """The top level and the prompt; fills the facts that stand around the prompt."""
+        # Small members cost many times their length in memory and time, so their number is limited too.
+        if len(data) > _COUNT_FROM and data.count(b",") > self._policy.max_items:
+            facts.problem, facts.detail = BodyProblem.TOO_LARGE, "the body has too many members"
+            return None, None
         decode, envelopes = self._readers[spec.api]
         recalled = envelopes.recall(data)
         if recalled is not None:

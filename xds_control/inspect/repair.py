@@ -10,14 +10,14 @@ _PARTIAL_ESCAPE: Final = re.compile(rb"(?<!\\)((?:\\\\)*+)\\(?:u[0-9a-fA-F]{0,3}
 _SCALAR_END: Final = re.compile(rb"[-+.\w]+$")
 _CLOSER: Final = {0x7B: b"}", 0x5B: b"]"}
 _MAX_DEPTH: Final = 512
-_MAX_TOKENS: Final = 1 << 19
+_MAX_TOKENS: Final = 1 << 17
 
 
 def close_truncated(data: bytes) -> bytes | None:
     """`data` with what is open closed, or None when it is not the beginning of a JSON object or array.
 
     A string that was cut keeps what arrived of it; a number or word that was cut becomes null.
-    Linear in the length; gives up beyond 512 levels and half a million tokens.
+    Linear in the length; gives up beyond 512 levels and a hundred thousand tokens.
     """
     closers: list[bytes] = []
     cut_string = -1

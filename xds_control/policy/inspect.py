@@ -124,7 +124,16 @@ class InspectPolicy(Section, frozen=True):
             ge=0,
             le=1 << 28,
         ),
-    ] = 4 << 20
+    ] = 1 << 20
+    max_items: Annotated[
+        int,
+        meta(
+            "most members that the lists and objects of a body may have together; bodies with more are routed unread. "
+            "Counted as commas, and only in bodies over 1 MiB",
+            ge=1024,
+            le=1 << 26,
+        ),
+    ] = 1 << 20
     zstd_window_bytes: Annotated[
         int, meta("largest zstd window that is accepted", unit="bytes", ge=1024, le=1 << 31)
     ] = 32 << 20

@@ -203,12 +203,30 @@ def test_repeated_keys_hidden_behind_large_unknown_fields(inspector: Inspector) 
     assert facts.model == "b"
 
 
+def test_what_is_one_item_in_many_pieces_stays_linear(inspector: Inspector) -> None:
+    """Once took time with the square of the number of messages."""
+    messages = [{"role": "user", "content": [{"type": "new", "n": number}]} for number in range(20_000)]
+    facts = inspector.inspect(CHAT, {}, json.dumps({"model": "m", "messages": messages}).encode())
+    assert (facts.problem, facts.messages) == (P.NONE, 20_000)
+    items = [{"type": "new", "n": number} for number in range(20_000)]
+    facts = inspector.inspect("/v1/responses", {}, json.dumps({"model": "m", "input": items}).encode())
+    assert facts.problem is P.NONE
+    assert facts.prefix_keys
+
+
+def test_the_number_of_members_is_limited(inspector: Inspector) -> None:
+    body = b'{"model":"m","messages":[' + b",".join([b"{}"] * 1_200_000) + b"]}"
+    assert inspector.inspect(CHAT, {}, body).problem is P.TOO_LARGE
+    generous = Inspector(InspectPolicy(max_items=1 << 21), TokenEstimator())
+    assert generous.inspect(CHAT, {}, body).messages == 1_200_000
+
+
 def test_limits(inspector: Inspector) -> None:
     small = Inspector(InspectPolicy(max_decoded_bytes=1024, max_lenient_bytes=2000), TokenEstimator())
     facts = small.inspect(CHAT, {"x-session-id": "s"}, json.dumps(chat("x" * 2000)).encode())
     assert facts.problem is P.TOO_LARGE
     assert facts.session_source == "header:x-session-id"
-    long = b'{"model":"m","temperature":NaN,"messages":[{"content":"%s"}]}' % (b"x" * (4 << 20))
+    long = b'{"model":"m","temperature":NaN,"messages":[{"content":"%s"}]}' % (b"x" * (1 << 20))
     assert inspector.inspect(CHAT, {}, long).problem is P.NOT_JSON
     assert inspector.inspect(CHAT, {}, long.replace(b"NaN", b"1")).problem is P.NONE
     assert inspector.inspect(CHAT, {}, long.replace(b"NaN", b"1")[:-10]).problem is P.TRUNCATED

@@ -47,7 +47,7 @@ class ToolCall(msgspec.Struct, gc=False):
 
 decode_messages = msgspec.json.Decoder(list[Message]).decode
 _decode_calls = msgspec.json.Decoder(list[ToolCall] | None).decode
-_decode_raw_messages = msgspec.json.Decoder(list[_RawMessage]).decode
+_decode_originals = msgspec.json.Decoder(list[_RawMessage]).decode
 _decode_raws = msgspec.json.Decoder(list[Raw] | None).decode
 
 
@@ -99,6 +99,7 @@ def add_messages(prompt: Prompt, raw: Any) -> None:
     body = prompt.body
     pieces = prompt.head if prompt.in_head else body
     marks = 0
+    originals: dict[int, _RawMessage] | None = None
     for message in messages:
         role = message.role
         mark = find_mark(role) or mark_of(role)  # type: ignore[arg-type]
@@ -112,8 +113,9 @@ def add_messages(prompt: Prompt, raw: Any) -> None:
         elif content is not None:
             add_content(prompt, pieces, content)
             if prompt.unknown:
-                index = next(place for place, other in enumerate(messages) if other is message)
-                prompt.fill_places(_decode_raw_messages(raw)[index].content)
+                if originals is None:
+                    originals = {id(one): whole for one, whole in zip(messages, _decode_originals(raw), strict=True)}
+                prompt.fill_places(originals[id(message)].content)
         if mark is ASSISTANT:
             _add_answer(prompt, pieces, message)
         elif message.images is not None:

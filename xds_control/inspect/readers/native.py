@@ -14,6 +14,7 @@ from xds_control.inspect.readers.pooling import read_input
 from xds_control.inspect.readers.text import add_text, read_completion
 from xds_control.inspect.scalars import as_count, as_text, count_in, flag_in, given, number_in, options, plain
 
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -114,7 +115,7 @@ def _add_media_list(prompt: Prompt, kind: str, raw: Any) -> None:
     while pending:
         item = pending.pop()
         if len(item) > 1 and memoryview(item)[0] == 0x5B:
-            pending.extend(reversed(msgspec.json.decode(item, type=list[msgspec.Raw])))
+            pending.extend(reversed(_decode_list(item)))
         elif bytes(item) != b"null":
             prompt.add_media(prompt.body, kind, item)
 

@@ -67,10 +67,13 @@ def _add_input(prompt: Prompt, raw: Any) -> None:
     if isinstance(items, str):
         prompt.begin("user").append(items)
         return
+    originals: list[Raw] | None = None
     for place, item in enumerate(items or ()):
         _add_item(prompt, item)
         if prompt.unknown:
-            prompt.fill_places(_decode_raws(raw)[place])
+            if originals is None:
+                originals = _decode_raws(raw)
+            prompt.fill_places(originals[place])
 
 
 def _add_item(prompt: Prompt, item: Item) -> None:
