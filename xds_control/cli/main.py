@@ -8,6 +8,7 @@ from xds_control import __version__
 from xds_control.cli.agent import agent
 from xds_control.cli.calibrate import command as calibrate
 from xds_control.cli.demo import demo
+from xds_control.cli.policy import policy
 from xds_control.cli.serve import bootstrap, control, processor, serve
 
 
@@ -20,5 +21,5 @@ def main() -> None:
     """
 
 
-for command in (serve, control, processor, bootstrap, demo, agent, calibrate):
+for command in (serve, control, processor, bootstrap, demo, agent, calibrate, policy):
     main.add_command(command)
