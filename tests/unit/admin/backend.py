@@ -72,8 +72,8 @@ class FakeBackend:
 
     def settle(self) -> None:
         """Until every endpoint is ready and ramped up."""
-        for _ in range(400):
-            self.tick(1.0)
+        for step in [1.0] * 10 + [10.0] * 20:
+            self.tick(step)
             for address in (A, B, C):
                 self.load(address, running=0, waiting=0, kv_usage=0.0)
         assert all(view.state is State.READY for view in self.core.lifecycle.views())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from xds_control.cli.admin_commands import ADMIN_COMMANDS
 from xds_control.cli.output import Duration, number, percent, seconds, size
 from xds_control.fleet.override import Override
 
+CTRL_C = b"\x03"
 READING = [
     ("status",),
     ("weights",),
@@ -378,8 +380,11 @@ def on_a_terminal(control: Control, words: list[str], keys: bytes, until: bytes)
                 break
             drawn += piece
             if not pressed and until in drawn:
-                os.write(leader, keys)
                 pressed = True
+                if keys == CTRL_C:  # the process is in no session of this terminal, so the terminal sends no signal
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(leader, keys)
         return process.wait(20), drawn
     finally:
         if process.poll() is None:
@@ -397,7 +402,7 @@ def test_top_fills_the_screen_until_q(control: Control) -> None:
 
 
 def test_weights_watch_is_live_and_coloured_on_a_terminal(control: Control) -> None:
-    code, drawn = on_a_terminal(control, ["weights", "--watch"], b"\x03", B.encode())
+    code, drawn = on_a_terminal(control, ["weights", "--watch"], CTRL_C, B.encode())
     assert code == 0
     assert b"\x1b[32mready" in drawn
     assert b"Traceback" not in drawn
