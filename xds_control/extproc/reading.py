@@ -8,8 +8,10 @@ import msgspec
 
 from xds_control.inspect import Inspector, RequestFacts, TokenEstimator
 from xds_control.inspect.encodings import decode_body
+from xds_control.inspect.exact import load_counters
 from xds_control.inspect.facts import BodyProblem
 from xds_control.inspect.patch import replace_model
+from xds_control.observe.logs import logger
 from xds_control.policy.inspect import InspectPolicy
 from xds_control.signals.finished import Finished
 
@@ -20,7 +22,7 @@ class RequestReader:
     def __init__(self, policy: InspectPolicy, estimator: TokenEstimator) -> None:
         self.policy = policy
         self.estimator = estimator
-        self._inspector = Inspector(policy, estimator)
+        self._inspector = Inspector(policy, estimator, load_counters(policy.tokens.tokenizers, _not_usable))
         self._learned = 0
         self._exported = 0
 
@@ -60,3 +62,7 @@ class RequestReader:
         """Takes in what control has from the other processors. Raises ValueError when it is not JSON."""
         if state:
             self.estimator.merge(msgspec.json.decode(state, type=dict))
+
+
+def _not_usable(model: str, problem: str) -> None:
+    logger("processor").warning("tokenizer-not-usable", model=model, problem=problem)

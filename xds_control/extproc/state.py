@@ -119,7 +119,7 @@ class ProcessorState:
         if self.reader is None or self.reader.policy != policy.inspect:
             estimator = TokenEstimator(policy.inspect.tokens)
             if self.reader is not None:
-                estimator.merge(self.reader.estimator.export(without=""), "before")
+                estimator.adopt(self.reader.estimator)
             self.reader = RequestReader(policy.inspect, estimator)
         classes = policy.classes.by_name()
         if self.log is None:

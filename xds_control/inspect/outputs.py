@@ -106,6 +106,13 @@ class OutputLengths:
             history.others[source] = counts
             _refresh(history)
 
+    def adopt(self, other: OutputLengths) -> None:
+        """Goes on with another's histories."""
+        for key, history in list(other._histories.items())[-self._policy.max_models :]:
+            mine = self._histories[key] = _History()
+            mine.counts, mine.others, mine.seen = list(history.counts), dict(history.others), history.seen
+            _refresh(mine)
+
 
 def _refresh(history: _History) -> None:
     counts = history.counts

@@ -157,6 +157,16 @@ class TokenEstimator:
             self._solve(known)
         self.outputs.merge(state.get("output"), source)
 
+    def adopt(self, other: TokenEstimator) -> None:
+        """Goes on with what another estimator learned itself and was given, as after a change of policy."""
+        for name, state in list(other._models.items())[-self.policy.max_models :]:
+            mine = self._models[name] = _Model(self._prior_weights)
+            mine.moments, mine.targets = state.moments.copy(), state.targets.copy()
+            mine.seen, mine.error, mine.observed = state.seen, state.error, state.observed
+            mine.others = dict(state.others)
+            self._solve(mine)
+        self.outputs.adopt(other.outputs)
+
     def _solve(self, state: _Model) -> None:
         state.fresh = 0
         moments: Array = self._precision + state.moments

@@ -208,3 +208,6 @@ def test_tokenizer_files(tmp_path: Path) -> None:
     assert load_counters({}) == {}
     with pytest.raises(ConfigError, match="cannot be used"):
         load_counters({"m": str(tmp_path / "absent.json")})
+    problems: list[str] = []
+    both = load_counters({"a": str(tmp_path / "absent.json"), "m": str(path)}, lambda model, _: problems.append(model))
+    assert (sorted(both), problems) == (["m"], ["a"])

@@ -126,6 +126,23 @@ def test_processors_share_what_they_learned_without_counting_it_twice() -> None:
     assert control.export(without="p1")["prompt"]["m"]["seen"] == second.export()["prompt"]["m"]["seen"]
 
 
+def test_a_new_policy_goes_on_with_what_was_learned() -> None:
+    old, _ = learn(["code"], 120, seed=4)
+    old.merge(learn(["english"], 60, seed=5)[0].export())
+    for _ in range(50):
+        old.observe_output("m", "high", 33)
+    new = TokenEstimator(TokensPolicy(image_tokens=5))
+    new.adopt(old)
+    code = profile(b"", corpora.code(random.Random(5), 4000).encode(), 1)
+    assert new.estimate("m", 4000, profile=code) == pytest.approx(old.estimate("m", 4000, profile=code), rel=0.02)
+    assert new.expected_output("m", "high", None) == old.expected_output("m", "high", None)
+    assert new.export() == old.export()
+    for _ in range(20):
+        new.observe("m", 4000, 3000, profile=code)
+        new.observe_output("m", "high", 500)
+    assert old.export() != new.export()
+
+
 @pytest.mark.parametrize(
     "state",
     [
