@@ -110,7 +110,11 @@ class Frame:
     def _says(self, column: FactorColumn, index: int) -> str:
         if column.name == "load":
             readings = self.inputs[index].readings
-            parts = [describe(s, readings[s].value) for s in ("running", "waiting") if s in readings]
+            parts = [
+                describe(name, readings[name].value)
+                for name in ("running", "waiting")
+                if name in readings and (name == "running" or readings[name].value >= 0.5)
+            ]
             return " and ".join(parts) if parts else "load"
         assert column.column is not None
         value = float(column.column.value[index])

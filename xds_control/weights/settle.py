@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from xds_control.weights.table import Bools, Floats
 
 _SUM_LIMIT = 2**32 - 1
 _REST_PUSHES = 5
+_STILL = 0.01  # natural logarithm: targets that move less stand still
 
 
 class Tier(enum.IntEnum):
@@ -59,6 +61,8 @@ class Settler:
         self._next_at = 0.0
         self._members_changed = True
         self._left = 0
+        self._anchor: Floats = np.zeros(0)
+        self._still_since = 0.0
 
     def adopt(self, other: Settler) -> None:
         """Goes on from what another settler pushed."""
@@ -66,6 +70,7 @@ class Settler:
         self._turns, self._direction = np.zeros_like(other._turns), np.zeros_like(other._direction)
         self._pushes, self._pushed_at, self._next_at = other._pushes, other._pushed_at, other._next_at
         self._members_changed = other._members_changed
+        self._anchor = np.full_like(other._value, np.nan)
 
     def pushed(self) -> Floats:
         """Weights in force, NaN where an endpoint has none."""
@@ -87,6 +92,7 @@ class Settler:
         self._tier = take(self._tier, Tier.REMOVED).astype(np.int8)
         self._turns = take(self._turns, 0.0).astype(np.float64)
         self._direction = take(self._direction, 0).astype(np.int64)
+        self._anchor = take(self._anchor, np.nan).astype(np.float64)
         self._members_changed = True
 
     def settle(
@@ -118,10 +124,10 @@ class Settler:
             normalised = stabilise.to_total(weights, total)
             bounded = stabilise.bound(normalised, capacity[index], policy.stabilise)
             start = self._start(index, tier, bounded, total)
-            gain = stabilise.gain(self._turns[index], policy.stabilise)
+            gain = stabilise.gain(self._turns_at(now)[index], policy.stabilise)
             stepped = stabilise.step(start, bounded, gain, policy.stabilise)
             equal = stabilise.equalise(stepped, dead_band)
-            if self._at_rest(index, bounded, now):
+            if tier is Tier.ACTIVE and self._at_rest(index, bounded, now):
                 # Nothing pulls at the weights any more: what the dead band left unequal is made equal.
                 equal = stabilise.equalise(bounded, dead_band)
                 soft = True
@@ -153,20 +159,28 @@ class Settler:
                 start = np.where(back, bounded * self._policy.gates.return_factor, start)
         return stabilise.to_total(start, total)
 
+    def _turns_at(self, now: float) -> Floats:
+        """Turns that still count at `now`; they wear off whether something is pushed or not."""
+        since = 0.0 if self._pushed_at is None else max(0.0, now - self._pushed_at)
+        return np.maximum(self._turns - since / self._policy.stabilise.gain_recovery_s, 0.0)
+
     def _at_rest(self, index: npt.NDArray[np.int64], bounded: Floats, now: float) -> bool:
-        """Whether all targets are equal, the weights in force nearly so, and nothing was pushed for some intervals."""
+        """Whether what the dead band left over may be levelled: nothing was pushed for some intervals, and either the
+        targets stand still or they are all equal (power of two choices in Envoy needs exact equality)."""
         policy = self._policy.stabilise
+        anchor = self._anchor[index]
+        if np.isnan(anchor).any() or float(np.abs(np.log(bounded / anchor)).max()) > _STILL:
+            self._anchor[index] = bounded
+            self._still_since = now
+        patience = _REST_PUSHES * policy.push_interval_s
         in_force = self._int[index]
-        if (
-            self._pushed_at is None
-            or now - self._pushed_at < _REST_PUSHES * policy.push_interval_s
-            or (in_force <= 0).any()
-        ):
+        if self._pushed_at is None or now - self._pushed_at < patience or (in_force <= 0).any():
             return False
-        if in_force.min() == in_force.max() or in_force.max() > in_force.min() * (1.0 + policy.dead_band) ** 3:
+        goal = stabilise.equalise(bounded, policy.dead_band)
+        away = float(np.abs(np.log(in_force / goal)).max())
+        if (stabilise.quantise(goal) == in_force).all() or away > math.log(policy.max_step):
             return False
-        level = stabilise.equalise(bounded, policy.dead_band)
-        return bool(level.min() == level.max())
+        return now - self._still_since >= patience or bool(goal.min() == goal.max())
 
     def _decide(
         self,
@@ -196,7 +210,13 @@ class Settler:
             dt = 0.0 if self._pushed_at is None else max(0.0, now - self._pushed_at)
             live = np.isfinite(start)
             turns, direction = stabilise.guard(
-                self._turns[live], self._direction[live], start[live], target[live], dt, self._policy.stabilise
+                self._turns[live],
+                self._direction[live],
+                start[live],
+                value[live],
+                target[live],
+                dt,
+                self._policy.stabilise,
             )
             self._turns[live], self._direction[live] = turns, direction
             due = self._members_changed or bool((integers != before).any() or (tiers != self._tier).any())

@@ -100,17 +100,18 @@ def gain(turns: Floats, policy: Stabilise) -> Floats:
 
 
 def guard(
-    turns: Floats, direction: Ints, start: Floats, target: Floats, dt: float, policy: Stabilise
+    turns: Floats, direction: Ints, start: Floats, pushed: Floats, target: Floats, dt: float, policy: Stabilise
 ) -> tuple[Floats, Ints]:
-    """Counts turns after a push: one more where the weight turned around, one less each `gain_recovery_s`.
+    """Counts turns after a push from `start` to `pushed`: one more where the weight turned around, one less each
+    `gain_recovery_s`.
 
-    direction: sign of the last real move. A target that keeps running away by more than two full steps is
-    no oscillation and takes a turn back. Returns (turns, direction).
+    direction: sign of the last real move, one of more than half of the dead band. A target that is more than two
+    full steps away in the same direction is no oscillation and takes a turn back. Returns (turns, direction).
     """
-    delta = np.log(target / start)
-    sign = np.where(np.abs(delta) > math.log1p(policy.dead_band), np.sign(delta), 0.0).astype(np.int64)
+    step_taken = np.log(pushed / start)
+    sign = np.where(np.abs(step_taken) > math.log1p(policy.dead_band) / 2.0, np.sign(step_taken), 0.0).astype(np.int64)
     turned: Bools = sign * direction < 0
-    far: Bools = (np.abs(delta) > 2.0 * math.log(policy.max_step)) & ~turned
+    far: Bools = (np.abs(np.log(target / start)) > 2.0 * math.log(policy.max_step)) & ~turned
     rest = turns - dt / policy.gain_recovery_s - np.where(far, 1.0, 0.0)
     most = 2.0 - math.log2(policy.least_gain)
     counted = np.clip(np.maximum(rest, 0.0) + np.where(turned, 1.0, 0.0), 0.0, most)

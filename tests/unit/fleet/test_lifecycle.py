@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xds_control.fleet.advice import warnings
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.lifecycle import Action, Event, Lifecycle, LifeView, Outcomes
 from xds_control.fleet.override import Override
 from xds_control.fleet.readings import Reading
 from xds_control.fleet.snapshot import State
-from xds_control.policy.lifecycle import Ejection, LifecyclePolicy, Probing, Suspicion, WarmUp
+from xds_control.policy.lifecycle import Draining, Ejection, LifecyclePolicy, Probing, Suspicion, WarmUp
 
 A, B, C, D = (f"10.0.0.{i}:8000" for i in range(1, 5))
 
@@ -567,3 +568,16 @@ def test_any_course_of_events_keeps_the_rules(steps: list[tuple[str, str]], warm
         if e.address in last and e.to_state is not State.NEW:
             assert e.from_state is last[e.address]
         last[e.address] = e.to_state
+
+
+def test_the_default_carries_no_warning_and_hasty_settings_do() -> None:
+    assert warnings(LifecyclePolicy()) == []
+    hasty = LifecyclePolicy(
+        ejection=Ejection(max_share=1.0, consecutive_errors=1, base_s=1.0),
+        suspicion=Suspicion(heartbeat_s=2.0),
+        draining=Draining(timeout_s=5.0),
+        warm_up=WarmUp(prompts=("hi",)),
+        trust_at_start=False,
+    )
+    assert len(warnings(hasty)) == 6
+    assert "nothing is ever ejected" in warnings(LifecyclePolicy(ejection=Ejection(max_share=0.0)))[0]

@@ -55,12 +55,12 @@ def test_the_guard_halves_from_the_second_turn_on_and_forgets() -> None:
     for k in range(6):
         up = k % 2 == 0
         start, target = (np.array([1.0]), np.array([1.4])) if up else (np.array([1.4]), np.array([1.0]))
-        turns, direction = guard(turns, direction, start, target, 1.0, policy)
+        turns, direction = guard(turns, direction, start, target, target, 1.0, policy)
         seen.append(float(gain(turns, policy)[0]))
     assert seen[0] == seen[1] == 1.0
     assert seen[2] == pytest.approx(0.5, rel=0.1)
     assert seen[-1] == policy.least_gain
-    calm, _ = guard(turns, direction, np.ones(1), np.ones(1), 600.0, policy)
+    calm, _ = guard(turns, direction, np.ones(1), np.ones(1), np.ones(1), 600.0, policy)
     assert gain(calm, policy) == pytest.approx([1.0])
 
 
