@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from tests.protocol.epp_requests import PROSE, Backend, Session, ask
 from tests.protocol.epp_world import Unsupported
 from xds_control.extproc.responses import Observed
 from xds_control.extproc.usage import UsageReader
-from xds_control.policy import headers as names
 
 
 async def _begin(session: Session, case: Mapping[str, Any], body: dict[str, Any] | None = None) -> Exchange:
@@ -60,7 +58,12 @@ async def response(case: Mapping[str, Any], fixtures: Mapping[str, Any], backend
         state = session.world.state
         told = state.on_observed
         assert state._responses is not None
-        state._responses._told = lambda observed: (seen.append(observed), told(observed))[1]
+
+        def tell(observed: Observed) -> None:
+            seen.append(observed)
+            told(observed)
+
+        state._responses._told = tell
         exchange = await _begin(session, {**case, "config": config})
         headers = {str(k): str(v) for k, v in (case.get("resp_headers") or {}).items()}
         pieces = [str(piece).encode() for piece in case["pieces"]]
@@ -182,6 +185,3 @@ async def response_rewrite(case: Mapping[str, Any], fixtures: Mapping[str, Any],
                     raise Failed(f"{given} became {out!r}, wanted {wanted!r}")
             if backend.name == "grpc":
                 break  # byte by byte only on the core: each piece waits for its answer
-
-
-__all__ = ["json", "names", "response", "response_rewrite", "usage"]

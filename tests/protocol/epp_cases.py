@@ -57,7 +57,7 @@ ONCE: dict[str, Handler] = {
 """Kinds about one part: there is nothing to send over a channel."""
 
 REASONS = {
-    "concurrency": "requests that wait for a slot need a queue before the picker (admission); the picker refuses with 429",
+    "concurrency": "requests that wait for a slot need a queue before the picker (admission); it refuses with 429",
 }
 LIMIT_S = 60.0
 

@@ -20,6 +20,7 @@ from xds_control.policy.picker import PickerPolicy
 from xds_control.routing import scorers
 from xds_control.routing.kv_index import KvIndex
 from xds_control.routing.picker import Picker
+from xds_control.routing.prefix_index import pack
 from xds_control.signals.engines import adapter_for
 from xds_control.signals.reader import PageReader
 
@@ -172,7 +173,7 @@ async def _health(service: str, ready: bool, wanted: str) -> None:
     where = await port.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(where) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
+            stub: Any = health_pb2_grpc.HealthStub(channel)
             try:
                 answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
                 found = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
@@ -209,7 +210,7 @@ async def index(case: Mapping[str, Any], fixtures: Mapping[str, Any], backend: B
             assert slots is not None
             request = facts(keys=held[words[0]])
             slot = slots.by_address[rows[words[0]].endpoint.address]
-            slots.index.add(slot.index, request.prefix_keys, _packed(request.prefix_keys), request.prefix_tokens, now)
+            slots.index.add(slot.index, request.prefix_keys, pack(request.prefix_keys), request.prefix_tokens, now)
             before = picker.explain(request, "p", now).candidates
             if not any(c.address == slot.address and c.matched_tokens for c in before):
                 raise Failed("the prefix was not remembered in the first place")
@@ -227,12 +228,6 @@ async def index(case: Mapping[str, Any], fixtures: Mapping[str, Any], backend: B
                 raise Failed("an endpoint that came back is believed to hold what it held before")
         else:
             raise Unsupported(f"step {step!r}")
-
-
-def _packed(keys: Sequence[int]) -> bytes:
-    from xds_control.routing.prefix_index import pack
-
-    return pack(keys)
 
 
 def _events(case: Mapping[str, Any]) -> None:

@@ -76,16 +76,14 @@ def endpoints_of(case: Mapping[str, Any], saturation: float | None, now: float) 
     found: list[EndpointSnapshot] = []
     config = case.get("config") or {}
     screened = "screeners" in config if isinstance(config, Mapping) else False
-    for text in case.get("pool_addresses") or ():
-        found.append(_endpoint(text, 0, 0.0, [], {}, now, screened))
+    found += [_endpoint(text, 0, 0.0, [], {}, now, screened) for text in case.get("pool_addresses") or ()]
     for row in case.get("pool") or ():
         number, waiting, kv, loras = (*row, *(0, 0.0, [])[len(row) - 1 :])[:4]
         extras = dict(row[4]) if len(row) > 4 else {}
         if saturation is not None:
             waiting, kv = saturation * 5.0, 0.0
-        ports = case.get("pool_ports")
-        for port in ports or [8000]:
-            found.append(_endpoint(f"10.9.0.{number}:{port}", waiting, kv, loras, extras, now, screened))
+        where = [f"10.9.0.{number}:{port}" for port in case.get("pool_ports") or [8000]]
+        found += [_endpoint(one, waiting, kv, loras, extras, now, screened) for one in where]
     return sorted(found, key=lambda one: one.endpoint.address)
 
 
@@ -254,7 +252,7 @@ class World:
         low = min([0, *objectives.values()])
         classes = [ServiceClassPolicy(name=name, priority=value - low) for name, value in objectives.items()]
         classes.append(ServiceClassPolicy(name="standard", priority=-low))
-        self.priorities = {name: value for name, value in objectives.items()}
+        self.priorities = dict(objectives)
         extproc = extproc_policy(case, self.config)
         self.policy = Policy(
             version="xds-control/v1",

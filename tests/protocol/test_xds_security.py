@@ -134,7 +134,7 @@ async def test_tokens_and_their_rotation(servers: list[XdsServer], tmp_path: Pat
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await _services(channel)
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-        fetch = channel.unary_unary("/envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus")
+        fetch: Any = channel.unary_unary("/envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await fetch(b"")
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
@@ -163,7 +163,8 @@ async def test_unreadable_certificates_stop_the_start(servers: list[XdsServer], 
 
 
 async def _services(channel: grpc.aio.Channel) -> set[str]:
-    call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub
+    call = stub(channel).ServerReflectionInfo()
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     answer = await call.read()
     return {s.name for s in answer.list_services_response.service}
@@ -180,7 +181,8 @@ async def test_reflection_is_off_unless_asked_for(servers: list[XdsServer]) -> N
         names = await _services(channel)
         assert "envoy.service.discovery.v3.AggregatedDiscoveryService" in names
         assert "envoy.service.endpoint.v3.EndpointDiscoveryService" in names
-        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub
+        call = stub(channel).ServerReflectionInfo()
         for name in sorted(names):
             await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
             answer = await call.read()

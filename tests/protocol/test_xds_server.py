@@ -336,7 +336,7 @@ async def test_bytes_that_are_no_message_end_only_their_own_stream(running: Runn
         good = open_stream(channel)
         await good.ask("a")
         await good.ack(await good.read())
-        method = channel.stream_stream(
+        method: Any = channel.stream_stream(
             "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
         )
         bad = method()

@@ -206,7 +206,7 @@ class GrpcBackend:
 
     async def open(self, kind: Kind) -> Stream:
         assert self._channel is not None
-        call = self._channel.stream_stream(
+        call: Any = self._channel.stream_stream(
             kind.method,
             request_serializer=lambda m: m.SerializeToString(),
             response_deserializer=kind.response.FromString,

@@ -54,7 +54,7 @@ class Stream:
 
 
 def open_stream(channel: grpc.aio.Channel, metadata: Iterable[tuple[str, str]] = ()) -> Stream:
-    method = channel.stream_stream(
+    method: Any = channel.stream_stream(
         f"/{ADS_SERVICE}/DeltaAggregatedResources",
         request_serializer=lambda m: m.SerializeToString(),
         response_deserializer=discovery_pb2.DeltaDiscoveryResponse.FromString,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from typing import Any
 
 import grpc
 
 
 def main(target: str) -> None:
     with grpc.insecure_channel(target) as channel:
-        ask = channel.unary_unary("/test.Who/Ask")
+        ask: Any = channel.unary_unary("/test.Who/Ask")
         for line in sys.stdin:
             answers: Counter[str] = Counter()
             for _ in range(int(line)):

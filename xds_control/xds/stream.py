@@ -171,14 +171,14 @@ class StreamState:
             client_only = hold = False
             if ordered and not subscription.idle(type_view):
                 if rtype.rank > EDS.rank:
-                    if waits is None:
+                    if waits is None and subscription.behind(type_view):
                         waits = self._make.holds(self._clusters_pending(view), now)
                         if not waits:
                             self._needed.clear()
-                    client_only = waits
+                    client_only = waits or False
                 else:
                     if holds is None:
-                        holds = self._break.holds(self._users_pending(view), now)
+                        holds = self._users_wait(view, now)
                     hold = holds
             reply = subscription.take(
                 type_view,
@@ -269,12 +269,19 @@ class StreamState:
             return True
         return bool(self._needed)
 
-    def _users_pending(self, view: GroupView) -> bool:
-        """Whether listeners, routes or others that may use clusters are still to change."""
-        return any(
-            s.type.rank > EDS.rank and (s.progress.outstanding is not None or s.behind(view[s.type.type_url]))
-            for s in self._ordered
-        )
+    def _users_wait(self, view: GroupView, now: float) -> bool:
+        """Whether listeners, routes or others that may use clusters are still to change.
+
+        What is not sent yet will be soon, for its own wait is bounded; only the client's answers may take for ever.
+        """
+        unanswered = unsent = False
+        for subscription in self._ordered:
+            if subscription.type.rank > EDS.rank:
+                if subscription.progress.outstanding is not None:
+                    unanswered = True
+                elif subscription.behind(view[subscription.type.type_url]):
+                    unsent = True
+        return self._break.holds(unanswered and not unsent, now) or unsent
 
     def _stand_in(self, name: str) -> Resource | None:
         """An empty assignment for a cluster that exists but has none: unblocks its warming."""

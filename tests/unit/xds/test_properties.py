@@ -13,6 +13,7 @@ from xds_control.xds import CDS, EDS, LDS, RDS
 
 NAMES = {CDS: ("a", "b", "c"), EDS: ("a", "b", "c"), LDS: ("l", "m"), RDS: ("r", "s")}
 
+
 def _steps(types: list[Any]) -> Any:
     """Steps about these types only, so that one run does much to few things."""
     named = st.sampled_from([(t, n) for t in types for n in NAMES[t]])
@@ -71,7 +72,7 @@ def _run(client: Client, steps: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=_plans)
 def test_the_client_ends_with_exactly_the_world_it_asked_for(delta: bool, steps: list[Any]) -> None:
     client = _client(delta, steps)
@@ -88,7 +89,7 @@ def test_the_client_ends_with_exactly_the_world_it_asked_for(delta: bool, steps:
 
 
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=_plans)
 def test_at_rest_nothing_is_sent_and_nothing_is_due(delta: bool, steps: list[Any]) -> None:
     client = _client(delta, steps)
