@@ -153,12 +153,7 @@ class Decider:
     def decide(self, request: RequestView, now: float) -> Decision:
         """The decision for a whole request. `now`: monotonic seconds."""
         self._count += 1
-        body = request.body
-        if len(body) > self.policy.max_body_bytes:
-            facts = self.inspector.inspect(request.path, request.headers, b"")
-            facts.problem, facts.body_bytes = _TOO_LARGE, len(body)
-        else:
-            facts = self.inspector.inspect(request.path, request.headers, body)
+        facts = self._inspect(request)
         decision = Decision(f"{self.processor}-{self._count:x}", facts, self.processor)
         refusal = self._body_refusal(request, facts)
         if refusal is None:
@@ -170,6 +165,19 @@ class Decider:
                 return decision
             refusal = admitted
         return self.finish(decision, request, refusal, now)
+
+    def dry_run(self, request: RequestView) -> tuple[Decision, list[tuple[str, bool, str]]]:
+        """What would be decided before any pick, with nothing counted, charged or admitted; and for each rule its
+        name, whether it is true for the request, and the error when it could not be evaluated."""
+        facts = self._inspect(request)
+        decision = Decision("dry-run", facts, self.processor)
+        rules = self.routes.rules.explain(facts, request.headers, self.view)
+        refusal = self._body_refusal(request, facts) or self._route(decision, request, count=False)
+        if refusal is None:
+            self._write_headers(decision)
+        else:
+            self._refuse(decision, refusal)
+        return decision, rules
 
     def finish(self, decision: Decision, request: RequestView, refusal: Refusal | None, now: float) -> Decision:
         """Completes a decision that was held: `refusal` is what the wait ended with, None when it was let in."""
@@ -183,6 +191,14 @@ class Decider:
         if self.on_decision is not None:
             self.on_decision(decision, now)
         return decision
+
+    def _inspect(self, request: RequestView) -> RequestFacts:
+        body = request.body
+        if len(body) <= self.policy.max_body_bytes:
+            return self.inspector.inspect(request.path, request.headers, body)
+        facts = self.inspector.inspect(request.path, request.headers, b"")
+        facts.problem, facts.body_bytes = _TOO_LARGE, len(body)
+        return facts
 
     def _body_refusal(self, request: RequestView, facts: RequestFacts) -> Refusal | None:
         problem = facts.problem
@@ -202,12 +218,12 @@ class Decider:
         detail = f": {facts.detail}" if facts.detail else ""
         return Refusal(status, problem.value, f"BadRequest: the request body cannot be read ({problem.value}){detail}")
 
-    def _route(self, decision: Decision, request: RequestView) -> Refusal | None:
+    def _route(self, decision: Decision, request: RequestView, *, count: bool = True) -> Refusal | None:
         facts = decision.facts
         view = self.view
         rule: CompiledRule | None = None
         if self.routes.rules.rules:
-            rule = self.routes.rules.match(facts, request.headers, view)
+            rule = self.routes.rules.match(facts, request.headers, view, count=count)
         decision.service_class = facts.service_class or self.default_class
         decision.tenant = facts.tenant
         pools: tuple[str, ...] = ()

@@ -198,14 +198,23 @@ class RuleSet:
         """Request headers that the rules read, None when a rule looks at all of them."""
         return None if self.variables.reads_all_headers else frozenset(self.variables.header_names)
 
-    def match(self, facts: RequestFacts, headers: Mapping[str, str], view: RoutingView) -> CompiledRule | None:
-        """The first rule that is true for the request, or None. One that cannot be evaluated is counted and skipped."""
+    def match(
+        self, facts: RequestFacts, headers: Mapping[str, str], view: RoutingView, *, count: bool = True
+    ) -> CompiledRule | None:
+        """The first rule that is true for the request, or None. One that cannot be evaluated is counted and skipped.
+
+        count: False leaves the counters as they are.
+        """
         if not self.rules:
             return None
         context = self._context(facts, headers, view)
         for compiled in self.rules:
-            if _true(compiled, context):
-                compiled.matches += 1
+            errors = compiled.errors
+            matched = _true(compiled, context)
+            if not count:
+                compiled.errors = errors
+            if matched:
+                compiled.matches += count
                 return compiled
         return None
 
