@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,7 @@ from tests.unit.extproc.support import (
 from xds_control.extproc.decide import Decider, Pick, Refusal
 from xds_control.extproc.decision import Decision, Hold
 from xds_control.extproc.edge import ExtProcEdge
+from xds_control.extproc.http2 import frames
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 
@@ -336,3 +342,66 @@ async def test_address_in_use(transport: str) -> None:
         await second.start(address)
     await first.stop(0)
     await second.stop(0)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for localhost and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, path = tmp_path / "key.pem", tmp_path / "cert.pem"
+    argv = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    argv += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(path)]
+    subprocess.run(argv, check=True, capture_output=True)
+    return path, key
+
+
+async def test_tls_with_a_certificate_of_our_own(certificate: tuple[Path, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    edge = ExtProcEdge(decider_of, ExtProcPolicy())
+    address = await edge.start("localhost:0", context)
+    credentials = grpc.ssl_channel_credentials(certificate[0].read_bytes())
+    async with grpc.aio.secure_channel(address, credentials, options=LARGE) as channel:
+        call: Any = channel.stream_stream(
+            METHOD,
+            request_serializer=ext_proc.ProcessingRequest.SerializeToString,
+            response_deserializer=ext_proc.ProcessingResponse.FromString,
+        )()
+        await call.write(first_message(BUFFERED))
+        await call.read()
+        await call.write(body_message(body_of("model-b", text="y" * 1_000_000)))
+        assert set_headers(await call.read())[names.POOL] == "pool-b"
+    await edge.stop(0.1)
+
+
+async def test_connection_that_speaks_something_else_is_closed() -> None:
+    edge = ExtProcEdge(decider_of, ExtProcPolicy())
+    host, _, port = (await edge.start("127.0.0.1:0")).rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    await asyncio.wait_for(reader.read(), 5)
+    assert reader.at_eof()
+    writer.close()
+    await edge.stop(0)
+
+
+async def test_client_that_does_not_read_is_not_answered_without_end() -> None:
+    """A peer that sends pings and reads nothing: the server stops reading instead of filling its memory."""
+    edge = ExtProcEdge(decider_of, ExtProcPolicy())
+    host, _, port = (await edge.start("127.0.0.1:0")).rpartition(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, frames.PREFACE + frames.settings({}))
+    pings = frames.frame(frames.PING, 0, 0, b"8" * 8) * 1000
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            while sent < 200 << 20:
+                await asyncio.wait_for(loop.sock_sendall(sock, pings), 1)
+                sent += len(pings)
+    assert sent < 200 << 20
+    sock.close()
+    await edge.stop(0)
