@@ -83,9 +83,8 @@ def microseconds(endpoints: int, seconds: float, seed: int = 1, verbose: bool = 
         if warm > 3:
             batches.append(spent / 200)
     if verbose:
-        print(
-            f"{endpoints} endpoints: best batch {min(batches) * 1e6:.1f} us, median {statistics.median(batches) * 1e6:.1f} us"
-        )
+        best, median = min(batches) * 1e6, statistics.median(batches) * 1e6
+        print(f"{endpoints} endpoints: best batch {best:.1f} us, median {median:.1f} us")
     return statistics.median(batches) * 1e6
 
 

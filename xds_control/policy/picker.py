@@ -50,6 +50,15 @@ class CostPolicy(Section, frozen=True):
             le=2,
         ),
     ] = 0.3
+    balance: Annotated[
+        float,
+        meta(
+            "evens out the work given over the last quarter of an hour: cost, in usual prefill times, of an endpoint "
+            "that got twice its share (at most that of half as much more)",
+            ge=0,
+            le=100,
+        ),
+    ] = 4.0
     decode: Annotated[
         float,
         meta("weight of one expected output token's decode time, the added time of the others included", ge=0, le=2),

@@ -27,6 +27,7 @@ Places = npt.NDArray[np.intp]
 
 INFINITE = math.inf
 _CACHED = 2048
+_GIVEN_S = 900.0
 
 
 def reading(one: EndpointSnapshot, name: str) -> float | None:
@@ -182,6 +183,7 @@ class PoolSlots:
         self._serving: dict[str, int] = {}
         self._previous: PoolSnapshot | None = None
         self._epoch = 0.0
+        self._share_unit = self._share_floor = self._share_cap = 0.0
         self._allocate()
 
     def _allocate(self) -> None:
@@ -284,16 +286,27 @@ class PoolSlots:
                 self.ranged = self.ranged or slot.label_range is not None
         self.resting = [slot for slot in slots if slot.rest_until > now]
         self.kv_floor = INFINITE
+        self._fade(now)
         for slot in slots:
             self.price(slot)
-        self._fade(now)
         self.index.expire(now)
 
     def _fade(self, now: float) -> None:
-        """Work given long ago no longer settles ties: one e-fold a minute."""
+        """Lets work given long ago count less, and sets what having been given more than others costs."""
         if now > self._epoch:
-            self.given *= math.exp(-(now - self._epoch) / 60.0)
+            self.given *= math.exp(-(now - self._epoch) / _GIVEN_S)
             self._epoch = now
+        places = self.places(self.eligible_bits)
+        if len(places) < 2:
+            self._share_unit = 0.0
+            return
+        given = self.given[places]
+        mean = float(given.mean())
+        usual = self.rates.mean_uncached * self.rates.now.prefill
+        self._share_floor = float(given.min())
+        self._share_cap = 0.5 * mean
+        # Until each was given some requests' worth of work, shares are chance.
+        self._share_unit = usual / (mean + 20.0 * usual)
 
     def _stall(self, slot: Slot, now: float) -> float:
         """Seconds of doubt about an endpoint that runs requests but has stopped producing."""
@@ -331,6 +344,10 @@ class PoolSlots:
             self.release[i] = rates.residence_s / (used if use > 0.05 else 0.05 * capacity)
         full = self.index.fullness(i)
         fixed = slot.stall if slot.takes and count < slot.limit else INFINITE
+        over = float(self.given[i]) - self._share_floor
+        if over > self._share_cap:
+            over = self._share_cap
+        share = over * self._share_unit if over > 0.0 else 0.0
         for columns in self.column_sets:
             cost = columns.cost
             columns.per_token[i] = per_token * (1.0 + cost.interference * count + cost.eviction * full)
@@ -342,7 +359,7 @@ class PoolSlots:
                 columns.per_need[i] = cost.memory_price * over * over * rates.residence_s / capacity
             else:
                 columns.per_need[i] = 0.0
-            columns.fixed[i] = fixed + cost.stale_s if slot.doubtful else fixed
+            columns.fixed[i] = fixed + cost.balance * share + (cost.stale_s if slot.doubtful else 0.0)
 
     def places(self, bits: int) -> Places:
         """Slots of a set, as an index array. Remembered, because the same sets come again and again."""
@@ -464,7 +481,9 @@ class PoolSlots:
         self.by_address[slot.address] = slot
         self.seeds[index] = xxhash.xxh3_64_intdigest(slot.address.encode())
         self.busy[index] = 0.0
-        self.given[index] = 0.0
+        # A newcomer owes nobody: it begins with what the others were given on average.
+        others = [other.index for other in self.by_address.values() if other is not slot and other.takes]
+        self.given[index] = float(self.given[others].mean()) if others else 0.0
         self.picked[index] = -INFINITE
         return slot
 
