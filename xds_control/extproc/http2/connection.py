@@ -260,8 +260,9 @@ class Rpc:
         self._pending = None
         if not self.is_closed:
             self.is_closed = True
-            if self.handler is not None:
-                self.handler.closed()
+            handler, self.handler = self.handler, None  # no cycle is left for the collector
+            if handler is not None:
+                handler.closed()
 
 
 class Connection:
