@@ -35,6 +35,8 @@ from xds_control.weights.engine import WeightEngine
 from xds_control.weights.inputs import EndpointInput, PoolWeights
 
 MAX_EVENTS = 10_000
+SIGNALS_PER_TICK = 200
+"""Endpoints whose access-log signals are taken in at one tick (about 40 µs each), the longest waiting first."""
 RESTART_SLACK_S = 2.0
 GPU_FORGET_S = 600.0
 """A node whose agent and exporter were silent for this long is dropped."""
@@ -78,6 +80,7 @@ class ControlCore:
     decisions: dict[tuple[str, str, str], int] = field(default_factory=dict, init=False)
     _known: dict[str, Endpoint] = field(default_factory=dict, init=False)
     _info: dict[str, ModelInfo] = field(default_factory=dict, init=False)
+    _due: dict[str, None] = field(default_factory=dict, init=False)
     _fresh: list[Event] = field(default_factory=list, init=False)
     _gpus_swept: float = field(default=0.0, init=False)
     _form: tuple[CapacityPolicy, Mapping[str, float]] | None = field(default=None, init=False)
@@ -158,24 +161,6 @@ class ControlCore:
         """A processor's window of outcomes."""
         self.outcomes.add(window, now)
         self.learning.on_window(window.outcomes, now)
-        touched = {row.endpoint for row in window.outcomes if row.endpoint}
-        for address in touched:
-            for name, reading in self.outcomes.readings(address, now).items():
-                self.store.put(address, name, reading.value, reading.at, reading.source)
-            counts = self.outcomes.take_counts(address)
-            self._note(
-                self.lifecycle.on_outcomes(
-                    address,
-                    Outcomes(
-                        ok=counts.ok,
-                        connect=counts.connect,
-                        timeout=counts.timeout,
-                        server=counts.reset + counts.status_5xx,
-                        neutral=counts.client + counts.backpressure + counts.aborted,
-                    ),
-                    now,
-                )
-            )
         for entry in window.decisions:
             key = (entry.pool, entry.rule, entry.reason)
             if key in self.decisions or len(self.decisions) < MAX_EVENTS:
@@ -256,7 +241,9 @@ class ControlCore:
     def tick(self, now: float) -> Tick:
         """Decides everything anew from what is known now."""
         self._take_gpus(now)
+        self._take_outcomes(now)
         self._note(self.lifecycle.tick(now))
+        rates = self.outcomes.request_rates(now)
         pools: dict[str, PoolSnapshot] = {}
         changed = False
         old = self.snapshot.pools if self.snapshot is not None else {}
@@ -265,7 +252,7 @@ class ControlCore:
             by_pool.setdefault(endpoint.pool, []).append(endpoint)
         for spec in self.policy.pools:
             members = by_pool[spec.name]
-            result = self.engines[spec.name].tick(self._inputs(spec.models, members, now), now)
+            result = self.engines[spec.name].tick(self._inputs(spec.models, members, rates, now), now)
             self.weights[spec.name] = result
             made = self._pool(spec.name, tuple(spec.models), members, result, old.get(spec.name), now)
             changed = changed or made is not old.get(spec.name)
@@ -280,6 +267,25 @@ class ControlCore:
         return Tick(self.snapshot, changed, self.weights, self.lifecycle.actions(now), events)
 
     # Inside.
+
+    def _take_outcomes(self, now: float) -> None:
+        """What the windows since the last tick say: errors of every endpoint at once, signals of some at a time."""
+        touched = self.outcomes.take_touched()
+        for address in touched:
+            counts = self.outcomes.take_counts(address)
+            seen = Outcomes(
+                ok=counts.ok,
+                connect=counts.connect,
+                timeout=counts.timeout,
+                server=counts.reset + counts.status_5xx,
+                neutral=counts.client + counts.backpressure + counts.aborted,
+            )
+            self._note(self.lifecycle.on_outcomes(address, seen, now))
+        self._due.update(dict.fromkeys(sorted(touched)))
+        for address in list(self._due)[:SIGNALS_PER_TICK]:
+            del self._due[address]
+            for name, reading in self.outcomes.readings(address, now).items():
+                self.store.put(address, name, reading.value, reading.at, reading.source)
 
     def _take_gpus(self, now: float) -> None:
         """GPU signals of the endpoints whose nodes were heard of. One that lost a GPU is out as a whole."""
@@ -340,7 +346,9 @@ class ControlCore:
             for item in found
         ]
 
-    def _inputs(self, models: Sequence[str], members: Sequence[Endpoint], now: float) -> list[EndpointInput]:
+    def _inputs(
+        self, models: Sequence[str], members: Sequence[Endpoint], rates: Mapping[str, float], now: float
+    ) -> list[EndpointInput]:
         serving = {
             endpoint.address: bool(set(models) & set(self._info.get(endpoint.address, _NO_INFO).models))
             for endpoint in members
@@ -358,7 +366,6 @@ class ControlCore:
                 counted = readings["running"]
                 self._note(self.lifecycle.on_in_flight(address, round(counted.value + waiting), now, at=counted.at))
                 life = self.lifecycle.view(address) or life
-            stats = self.outcomes.stats(address, now)
             info = self._info.get(address, _NO_INFO)
             inputs.append(
                 EndpointInput(
@@ -369,7 +376,7 @@ class ControlCore:
                     learned=self.learning.rates(endpoint.pool, address),
                     override=life.override,
                     ramp_since=life.ramp_since,
-                    request_rate=None if stats is None else stats.requests_per_s,
+                    request_rate=rates.get(address),
                     # Only a model that others of the pool do serve is missing: names in policy may be aliases.
                     model_missing=some_serve and bool(info.models) and not serving[address],
                 )
