@@ -334,7 +334,7 @@ class ControlCore:
 
         assume_ready: endpoints that have not served yet are taken as if they were ready and ramped up.
         """
-        found = self._inputs(models, members, now)
+        found = self._inputs(models, members, self.outcomes.request_rates(now), now)
         if not assume_ready:
             return found
         have = {item.endpoint.address for item in found}
