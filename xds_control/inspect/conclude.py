@@ -8,7 +8,7 @@ from typing import Final
 from xds_control.inspect.canonical import Prompt
 from xds_control.inspect.facts import RequestFacts
 from xds_control.inspect.keys import chain, fingerprint, namespace
-from xds_control.inspect.profile import profile
+from xds_control.inspect.profile import UNLEARNABLE, profile
 from xds_control.inspect.sources import FINGERPRINT
 from xds_control.inspect.specs import SPECS
 from xds_control.inspect.tags import Tagger
@@ -45,10 +45,14 @@ class Conclusions:
                 facts.session_source = FINGERPRINT
         facts.text_profile = profile(head, body, prompt.messages)
         if prompt.exact_tokens is None:
-            tokens = self._count(facts, prompt, size)
+            if self._exact and facts.model in self._exact and size <= policy.tokens.tokenizer_max_bytes:
+                tokens = self._count(facts, prompt)
+            else:
+                tokens = self._estimator.estimate(facts.model, facts.prompt_bytes, profile=facts.text_profile)
         else:
             tokens = prompt.exact_tokens
             facts.tokens_exact = not prompt.media
+            facts.text_profile |= UNLEARNABLE
         keys, ends = chain(
             head,
             body,
@@ -63,6 +67,8 @@ class Conclusions:
             facts.images = prompt.images
             facts.media_count = len(prompt.media)
             facts.media_bytes = prompt.media_bytes
+            if prompt.images < len(prompt.media):
+                facts.text_profile |= UNLEARNABLE
             places, media_tokens = self._media(facts.model, prompt)
             facts.prefix_tokens = _with_media(ends, per_byte, places)
             tokens += media_tokens
@@ -78,12 +84,9 @@ class Conclusions:
         if self._tagger is not None:
             facts.tags = self._tagger.tags(prompt)
 
-    def _count(self, facts: RequestFacts, prompt: Prompt, size: int) -> int:
-        """Tokens of the text: by the model's own tokenizer where there is one, else estimated."""
-        counter = self._exact.get(facts.model) if self._exact else None
-        if counter is None or size > self._policy.tokens.tokenizer_max_bytes:
-            return self._estimator.estimate(facts.model, facts.prompt_bytes, profile=facts.text_profile)
-        tokens = counter("".join(prompt.head + prompt.body))
+    def _count(self, facts: RequestFacts, prompt: Prompt) -> int:
+        """Tokens of the text by the model's own tokenizer."""
+        tokens = self._exact[facts.model]("".join(prompt.head + prompt.body))
         spec = SPECS.get(facts.api)
         if spec is not None and spec.plain:
             facts.tokens_exact = not prompt.media

@@ -37,7 +37,7 @@ class RequestFacts:
     priority: as the client sent it, None when absent. tenant, service_class: from headers by policy, "" when none.
     model_span: [start, end) of the JSON string value of `model` inside the *decoded* body, quotes included,
     None when absent or not patchable. ambiguous: top-level keys that appear twice (policy bypass risk).
-    text_profile: kind of text in 52 bits (see `profile`), which the token estimate learns by.
+    text_profile: kind of text in 53 bits (see `profile`), which the token estimate learns by.
     """
 
     api: str = ""

@@ -29,6 +29,12 @@ _BODILESS: Final = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 _KSERVE_JSON_LENGTH: Final = "inference-header-content-length"
 _COUNT_FROM: Final = 1 << 20
 _TOO_DEEP: Final = "the body is nested too deep"
+_DETAILS: Final = {
+    BodyProblem.EMPTY: "there is no body",
+    BodyProblem.TOO_LARGE: "the body is too large to be read",
+    BodyProblem.BAD_ENCODING: "the body cannot be decompressed",
+    BodyProblem.UNSUPPORTED_ENCODING: "the body's content-encoding is not known",
+}
 
 
 class Inspector:
@@ -64,9 +70,15 @@ class Inspector:
         spec = SPECS.get(match.api)
         top = prompt = None
         if (spec is not None or match.grpc) and not match.item and headers.get(":method") not in _BODILESS:
-            data, facts.problem = self.decoded(headers, body)
+            data = body
+            if not 0 < len(body) <= self._policy.max_decoded_bytes or "content-encoding" in headers:
+                data, facts.problem = self.decoded(headers, body)
+                facts.detail = _DETAILS.get(facts.problem, "")
             if facts.problem is BodyProblem.NONE:
-                top, prompt = self._read_body(facts, match, spec, headers, data)
+                if spec is None or match.form or _KSERVE_JSON_LENGTH in headers:
+                    top, prompt = self._read_body(facts, match, spec, headers, data)
+                else:
+                    top, prompt = self._read_json(facts, match, spec, data)
             if match.maybe and prompt is None:
                 facts = RequestFacts(path=path, body_bytes=len(body))
                 top = None

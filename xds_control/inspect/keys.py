@@ -28,21 +28,30 @@ def chain(head: bytes, body: bytes, seed: int, block: int, growth: float, limit:
     add = keys.append
     key = seed
     before = 0
+    parts: tuple[bytes, ...] = (body,)
+    if head:
+        if len(head) <= block:
+            add(key := hash_of(head, key))
+            ends.append(before := len(head))
+        else:
+            parts = (head, body)
     constant = block / growth if growth > 0 else math.inf  # up to here blocks do not grow yet
-    for data in (head, body) if head else (body,):
+    for data in parts:
         size = len(data)
         start = 0
-        if before < constant:  # small blocks of one size: copies are cheaper than views, and the ends are a range
+        if size >= block and before < constant:
+            # Small blocks of one size: copies are cheaper than views, and the ends are a range.
             last = int(min(size, constant - before + block, (limit - len(keys)) * block)) // block * block
             for start in range(0, last, block):
                 add(key := hash_of(data[start : start + block], key))
             ends.extend(range(before + block, before + last + 1, block))
             start = last
         rest = size - start
-        if 0 < rest <= block and (data is head or not keys) and len(keys) < limit:
-            add(key := hash_of(data[start:], key))
-            ends.append(before + size)
-        elif rest >= block:
+        if rest <= block:
+            if rest and (data is head or not keys) and len(keys) < limit:
+                add(key := hash_of(data[start:], key))
+                ends.append(before + size)
+        else:
             view = memoryview(data)
             while start < size and len(keys) < limit:
                 end = start + max(int((before + start) * growth), block)

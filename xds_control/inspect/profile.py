@@ -1,7 +1,7 @@
 """What kind of text a prompt is, in one integer: the shares of its byte classes and its number of messages.
 
 Tokenizers spend very different numbers of tokens on a byte of prose, code, digits or Chinese.
-The shares are what the token estimate is linear in; packed into 52 bits they fit a protobuf
+The shares are what the token estimate is linear in; packed into 53 bits they fit a protobuf
 number exactly, so that they travel in the request's metadata and return with its usage.
 """
 
@@ -47,6 +47,8 @@ SHARES: Final = tuple((level / _TOP) ** 2 for level in range(_TOP + 1))
 
 FIRST_SHARE: Final = 1 << 10
 """Profiles below hold no shares: nothing but the number of messages is known."""
+UNLEARNABLE: Final = 1 << 52
+"""Set when the bytes do not explain the tokens: token ids, audio, video, files. Nothing is learned from those."""
 PROSE: Final = sum(
     _LEVELS[int(share * 1024)] << 10 + 6 * place for place, share in enumerate((0.03, 0.01, 0.16, 0.005, 0.035))
 )
@@ -73,16 +75,15 @@ def profile(head: bytes, body: bytes, messages: int) -> int:
     if not total:
         return packed
     level = _LEVELS
-    scale = 1024 / total
     packed |= (
-        level[int(upper * scale)] << 10
-        | level[int(digit * scale)] << 16
-        | level[int(space * scale)] << 22
-        | level[int(newline * scale)] << 28
-        | level[int(punct * scale)] << 34
+        level[upper * 1024 // total] << 10
+        | level[digit * 1024 // total] << 16
+        | level[space * 1024 // total] << 22
+        | level[newline * 1024 // total] << 28
+        | level[punct * 1024 // total] << 34
     )
     if two or wide:
-        packed |= level[int(two * scale)] << 40 | level[int(wide * scale)] << 46
+        packed |= level[two * 1024 // total] << 40 | level[wide * 1024 // total] << 46
     return packed
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xds_control.inspect.outputs import OutputLengths
-from xds_control.inspect.profile import FIRST_SHARE, MAX_MESSAGES, PROSE, SHARES, message_count, shares
+from xds_control.inspect.profile import FIRST_SHARE, MAX_MESSAGES, PROSE, SHARES, UNLEARNABLE, message_count, shares
 from xds_control.policy.inspect import TokensPolicy
 
 Array = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ class _Model:
 
     __slots__ = ("error", "fresh", "moments", "observed", "others", "seen", "targets", "weights")
 
-    def __init__(self, weights: list[float]) -> None:
+    def __init__(self, weights: tuple[float, ...]) -> None:
         self.moments: Array = np.zeros((_FEATURES, _FEATURES))
         self.targets: Array = np.zeros(_FEATURES)
         self.seen = 0.0  # effective number of own observations, after forgetting
@@ -58,7 +58,7 @@ class TokenEstimator:
             [weight * scale for weight in _PRIOR] + [self.policy.message_tokens, self.policy.image_tokens]
         )
         self._precision: Array = np.diag((_NOISE / (0.5 * self._prior + 0.02)) ** 2)
-        self._prior_weights: list[float] = self._prior.tolist()
+        self._prior_weights = _relative(self._prior.tolist())
         self._models: dict[str, _Model] = {}
         self._decay = 1.0 - 1.0 / self.policy.memory_requests
         self.outputs = OutputLengths(self.policy)
@@ -81,7 +81,13 @@ class TokenEstimator:
 
         Impossible counts (not positive, more than bytes and media explain) are ignored.
         """
-        if not self.policy.learn or not 0 < prompt_tokens < _MAX_TOKENS or prompt_bytes <= 0 or images < 0:
+        if (
+            profile & UNLEARNABLE
+            or not self.policy.learn
+            or not 0 < prompt_tokens < _MAX_TOKENS
+            or prompt_bytes <= 0
+            or images < 0
+        ):
             return
         room = prompt_bytes * _MAX_RATIO + 64 * (message_count(profile) + 1) + 100_000 * images
         if prompt_tokens > room or prompt_tokens < prompt_bytes * _MIN_RATIO * 0.25:
@@ -180,25 +186,36 @@ class TokenEstimator:
             return
         # A negative price per message or image only ever means too little was seen of them.
         solved[-2:] = np.maximum(solved[-2:], 0.0)
-        state.weights = solved.tolist()
+        state.weights = _relative(solved.tolist())
 
 
-def _predict(weights: list[float], prompt_bytes: int, profile: int, images: int) -> float:
-    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9 = weights
+def _relative(weights: list[float]) -> tuple[float, ...]:
+    """Weights as `_predict` wants them: the share of lower-case letters is what the others leave, so that its weight
+    is the base and the other classes' are differences to it."""
+    base = weights[0]
+    return (base, *(weight - base for weight in weights[1:8]), *weights[8:])
+
+
+def _predict(weights: tuple[float, ...], prompt_bytes: int, profile: int, images: int) -> float:
+    base, d1, d2, d3, d4, d5, d6, d7, per_message, per_image = weights
     if profile < FIRST_SHARE:
         profile |= PROSE
     of = SHARES
-    upper, digit, space = of[profile >> 10 & 63], of[profile >> 16 & 63], of[profile >> 22 & 63]
-    newline, punct = of[profile >> 28 & 63], of[profile >> 34 & 63]
-    # The share of lower-case letters is what is left, so its weight is the base and the others are differences to it.
-    per_byte = w0 + upper * (w1 - w0) + digit * (w2 - w0) + space * (w3 - w0) + newline * (w4 - w0) + punct * (w5 - w0)
+    per_byte = (
+        base
+        + of[profile >> 10 & 63] * d1
+        + of[profile >> 16 & 63] * d2
+        + of[profile >> 22 & 63] * d3
+        + of[profile >> 28 & 63] * d4
+        + of[profile >> 34 & 63] * d5
+    )
     if profile >> 40:
-        per_byte += of[profile >> 40 & 63] * (w6 - w0) + of[profile >> 46 & 63] * (w7 - w0)
+        per_byte += of[profile >> 40 & 63] * d6 + of[profile >> 46 & 63] * d7
     if per_byte < _MIN_RATIO:
         per_byte = _MIN_RATIO
     elif per_byte > _MAX_RATIO:
         per_byte = _MAX_RATIO
-    return prompt_bytes * per_byte + (profile & MAX_MESSAGES) * w8 + images * w9
+    return prompt_bytes * per_byte + (profile & MAX_MESSAGES) * per_message + images * per_image
 
 
 def _parse(entry: Any) -> tuple[Array, Array, float] | None:

@@ -117,8 +117,9 @@ def test_sources_of_a_policy() -> None:
     mine = Inspector(policy, TokenEstimator())
     cookie = {"cookie": 'a=1; sid="v 1"; b=2'}
     assert session(mine, cookie) == ("cookie:sid", session_key("v 1"))
-    assert session(mine, {"cookie": "xsid=1"}, **{"odd-name": {"a": {"b": "z"}}})[0] == "body:odd-name.a.b"
-    assert session(mine, {"x-mine": "h"}, **{"odd-name": {"a": 1}})[0] == "header:x-mine"
+    odd: dict[str, Any] = {"odd-name": {"a": {"b": "z"}}}
+    assert session(mine, {"cookie": "xsid=1"}, CHAT, **odd)[0] == "body:odd-name.a.b"
+    assert session(mine, {"x-mine": "h"}, CHAT, **(odd | {"odd-name": {"a": 1}}))[0] == "header:x-mine"
     assert session(mine, {"x-mine": "h" * 17}) == ("", 0)
     assert mine.inspect(CHAT, {"x-team": "red", "x-service-class": "high"}, b"{}").tenant == "red"
     nothing = Inspector(InspectPolicy(session_sources=()), TokenEstimator())

@@ -96,6 +96,20 @@ def test_estimates_stay_within_bounds_whatever_is_observed(seed: int) -> None:
         assert tokens >= (size > 0)
 
 
+def test_nothing_is_learned_where_bytes_do_not_explain_tokens() -> None:
+    inspector = Inspector(InspectPolicy(), TokenEstimator())
+    ids = inspector.inspect("/v1/completions", {}, b'{"model":"m","prompt":[' + b"12345," * 500 + b"1]}")
+    audio = {"type": "input_audio", "input_audio": {"data": "AAAA"}}
+    heard = inspector.inspect(
+        "/v1/chat/completions", {}, json.dumps({"model": "m", "messages": [{"content": [audio]}]}).encode()
+    )
+    for facts in (ids, heard):
+        assert facts.text_profile < 1 << 53
+        estimator = TokenEstimator()
+        estimator.observe("m", facts.prompt_bytes or 10, 12, profile=facts.text_profile)
+        assert estimator.relative_error("m") is None
+
+
 def test_images_get_their_own_price() -> None:
     estimator = TokenEstimator(TokensPolicy(image_tokens=100))
     kind = profile(b"", b"what is on this picture? " * 20, 1)

@@ -106,16 +106,17 @@ def add_messages(prompt: Prompt, raw: Any) -> None:
         if mark is not SYSTEM:
             pieces = body
         marks += len(mark)
-        pieces.append(mark)
         content = message.content
         if type(content) is str:
-            pieces.append(content)
-        elif content is not None:
-            add_content(prompt, pieces, content)
-            if prompt.unknown:
-                if originals is None:
-                    originals = {id(one): whole for one, whole in zip(messages, _decode_originals(raw), strict=True)}
-                prompt.fill_places(originals[id(message)].content)
+            pieces += (mark, content)
+        else:
+            pieces.append(mark)
+            if content is not None:
+                add_content(prompt, pieces, content)
+                if prompt.unknown:
+                    if originals is None:
+                        originals = {id(one): all_ for one, all_ in zip(messages, _decode_originals(raw), strict=True)}
+                    prompt.fill_places(originals[id(message)].content)
         if mark is ASSISTANT:
             _add_answer(prompt, pieces, message)
         elif message.images is not None:
