@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import secrets
 import signal
 import time
@@ -15,6 +17,7 @@ import msgspec
 import uvloop
 
 from xds_control.admin.actions import ActionRunner
+from xds_control.admin.auth import AdminGate, check_admin, check_fleet, credentials, fleet_guards
 from xds_control.admin.checks import CHECKS
 from xds_control.admin.core import ControlCore
 from xds_control.admin.events import EventLog
@@ -120,8 +123,7 @@ class Control:
         await self._discover_first()
         self.exporters.use_policy(policy.signals)
         self.tick()
-        _server, stop_fleet = await serve_fleet(policy.control.fleet, self.fleet.handler())
-        self._stoppers.append(stop_fleet)
+        await self._serve_fleet()
         self.publish_world()
         await self.xds.start(policy.control.xds)
         http = HttpEdge(self.metrics, self.ready, lambda: state_view(self.core, time.monotonic()))
@@ -245,10 +247,27 @@ class Control:
         self.events.add(time.monotonic(), "policy", before=self.version, after=self.version, reason=why, by=who)
         self._log.error("policy-refused", by=who, problem=why, in_force=self.version)
 
-    async def _serve_admin(self) -> None:
-        policy = self.policy.control
-        _port, stop = await serve_admin(policy.admin, AdminService(self.backend))
+    async def _serve_fleet(self) -> None:
+        security = self.policy.control.fleet_security
+        check_fleet(self.policy.control.fleet, security)
+        guards = fleet_guards(security, self._on_stranger)
+        _server, stop = await serve_fleet(
+            self.policy.control.fleet, self.fleet.handler(), credentials=credentials(security.tls), interceptors=guards
+        )
         self._stoppers.append(stop)
+
+    async def _serve_admin(self) -> None:
+        address, security = self.policy.control.admin, self.policy.control.admin_security
+        check_admin(address, security)
+        gate = AdminGate(security)
+        service = AdminService(self.backend, gate.who)
+        _port, stop = await serve_admin(address, service, credentials(security.tls), [gate])
+        self._stoppers.append(stop)
+        if address.startswith("unix:"):
+            os.chmod(address.removeprefix("unix:"), 0o600)
+
+    def _on_stranger(self) -> None:
+        self.fleet.refused += 1
 
     # Ticks.
 
@@ -355,6 +374,8 @@ def open_store(policy: Policy, run_dir: Path | None) -> Store:
 def run_control(_policy: Policy, path: Path, run_dir: Path | None) -> int:
     """Runs control until SIGTERM or SIGINT; the exit code."""
     log = logger("control")
+    # A tick makes thousands of objects that live until the next one: full collections in the middle of it cost most.
+    gc.set_threshold(50_000, 20, 50)
 
     async def main() -> None:
         stop = asyncio.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -109,19 +109,29 @@ class FleetService:
 
 
 async def serve(
-    address: str, *handlers: grpc.GenericRpcHandler
+    address: str,
+    *handlers: grpc.GenericRpcHandler,
+    credentials: grpc.ServerCredentials | None = None,
+    interceptors: Sequence[Any] = (),
 ) -> tuple[grpc.aio.Server, Callable[[], Awaitable[None]]]:
-    """A started grpc.aio server on `address` with health on, and a function that stops it gracefully."""
+    """A started grpc.aio server on `address` with health on, and a function that stops it gracefully.
+
+    credentials: TLS, None for plain text. interceptors: who may call.
+    """
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_health.v1._async import HealthServicer
 
-    server = grpc.aio.server(options=list(OPTIONS))
+    server = grpc.aio.server(options=list(OPTIONS), interceptors=list(interceptors))
     server.add_generic_rpc_handlers(handlers)
     health = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     await health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-    if server.add_insecure_port(address) == 0:
+    if credentials is None:
+        port = server.add_insecure_port(address)
+    else:
+        port = server.add_secure_port(address, credentials)
+    if port == 0:
         raise OSError(f"{address} cannot be listened on")
     await server.start()
 

@@ -44,6 +44,7 @@ class Switching:
 
     def __init__(self, control: Control) -> None:
         self._control = control
+        self._built: tuple[Policy, WorldBuilder] | None = None
 
     @property
     def policy(self) -> Policy:
@@ -53,7 +54,7 @@ class Switching:
     async def try_policy(self, policy: Policy) -> Effect:
         """What a policy would change. Raises PolicyError when it does not compile."""
         control = self._control
-        WorldBuilder().use_policy(policy, forwarded_headers(policy))
+        self._build(policy)
         addresses = await self._resolved(policy)
         found = endpoints(policy.pools, addresses, default_path)
         return try_policy(control.core, policy, found, time.monotonic())
@@ -61,8 +62,7 @@ class Switching:
     async def prepare(self, policy: Policy, version: str) -> Switch:
         """Makes what the policy needs, and tells every Envoy of new pools before anything is sent to them."""
         control = self._control
-        builder = WorldBuilder()
-        builder.use_policy(policy, forwarded_headers(policy))
+        builder = self._build(policy)
         addresses = await self._resolved(policy)
         if control.scraper is not None:
             control.scraper.use_policy(policy.signals.scrape, policy.signals.engines)
@@ -114,6 +114,14 @@ class Switching:
         if control.scraper is not None:
             control.scraper.use_policy(control.policy.signals.scrape, control.policy.signals.engines)
         control.publish_world()
+
+    def _build(self, policy: Policy) -> WorldBuilder:
+        """Envoy's resources of a policy; the last ones are kept, because a push tries before it prepares."""
+        if self._built is None or self._built[0] is not policy:
+            builder = WorldBuilder()
+            builder.use_policy(policy, forwarded_headers(policy), self._control.world)
+            self._built = (policy, builder)
+        return self._built[1]
 
     async def _resolved(self, policy: Policy) -> dict[str, tuple[str, ...]]:
         """Addresses of all host names of a policy; those that are new are looked up."""

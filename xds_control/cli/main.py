@@ -5,8 +5,10 @@ from __future__ import annotations
 import click
 
 from xds_control import __version__
+from xds_control.cli.admin_commands import ADMIN_COMMANDS
 from xds_control.cli.agent import agent
 from xds_control.cli.calibrate import command as calibrate
+from xds_control.cli.certs import certs
 from xds_control.cli.demo import demo
 from xds_control.cli.policy import policy
 from xds_control.cli.serve import bootstrap, control, processor, serve
@@ -21,5 +23,5 @@ def main() -> None:
     """
 
 
-for command in (serve, control, processor, bootstrap, demo, agent, calibrate, policy):
+for command in (serve, control, processor, bootstrap, demo, agent, calibrate, policy, certs, *ADMIN_COMMANDS):
     main.add_command(command)

@@ -19,10 +19,15 @@ from xds_control.cli.supervise import Child, Supervisor
 from xds_control.observe.logs import configure, logger
 from xds_control.policy.address import join_address, split_address
 from xds_control.policy.schema import Policy
+from xds_control.policy.security import FleetSecurity as FleetSecurityPolicy
 from xds_control.routing.forwarded import forwarded_headers
 from xds_control.xds.resources.bootstrap import as_json, eds_only_bootstrap, managed_bootstrap
 
+_FILE = click.Path(path_type=Path, exists=True)
 READY_S = 30.0
+ENVOY_DRAIN_S = 900
+"""How long Envoy leaves requests alone that began before its listener was changed by a push."""
+STOP_LISTENING_S = 1.0
 
 
 @click.command()
@@ -81,6 +86,11 @@ def control(policy_path: Path, run_dir: Path | None) -> None:
 @click.option("--http", default=None, help="Where /metrics and /healthz are served, ip:port.")
 @click.option("--id", "identity", default=None, help="Unique name of this processor; host and pid when absent.")
 @click.option("--advertise", default=None, help="Address under which Envoy reaches it, when not --listen.")
+@click.option("--ca", type=_FILE, help="Authorities to trust (PEM): use TLS to control.")
+@click.option("--cert", type=_FILE, help="Own certificate (PEM), for mutual TLS.")
+@click.option("--key", type=_FILE, help="Key of the own certificate (PEM).")
+@click.option("--server-name", default=None, help="Name in control's certificate, when it is not its address.")
+@click.option("--token-file", type=_FILE, help="File with the bearer token of the fleet port.")
 @click.option("--log-level", default="info", show_default=True)
 @click.option("--log-format", default="auto", show_default=True)
 def processor(
@@ -89,6 +99,11 @@ def processor(
     http: str | None,
     identity: str | None,
     advertise: str | None,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    server_name: str | None,
+    token_file: Path | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -97,9 +112,13 @@ def processor(
     Example: xds-control processor --control 127.0.0.1:18001 --listen 127.0.0.1:18010
     """
     configure(log_level, log_format, process=identity or "processor")
+    from xds_control.extproc.fleet_client import FleetSecurity
     from xds_control.extproc.worker import run_processor
 
-    sys.exit(run_processor(control_address, listen, http, identity, advertise))
+    if (cert is None) != (key is None):
+        fail("--cert and --key belong together", EXIT_BAD_INPUT)
+    security = FleetSecurity(ca, cert, key, token_file, server_name)
+    sys.exit(run_processor(control_address, listen, http, identity, advertise, security))
 
 
 @click.command()
@@ -150,6 +169,7 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
                     *("--id", f"processor-{index}"),
                     *("--log-level", policy.log.level),
                     *("--log-format", policy.log.format),
+                    *_fleet_options(policy.control.fleet_security),
                 ],
                 ready=lambda http=http: _http_ok(f"http://{http}/readyz"),  # type: ignore[misc]
                 backoff_s=policy.processors.restart_backoff_s,
@@ -165,13 +185,23 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
                 [
                     *(envoy, "-c", str(path), "--concurrency", str(policy.envoy.concurrency)),
                     *("--use-dynamic-base-id", "--log-level", "warning"),
-                    *("--drain-time-s", "1", "--parent-shutdown-time-s", "2"),
+                    *("--drain-time-s", str(ENVOY_DRAIN_S), "--drain-strategy", "immediate"),
                 ],
                 ready=lambda: _http_ok(f"{admin}/ready"),
                 before_stop=lambda: _drain(admin, drain_s),
             )
         )
     return children
+
+
+def _fleet_options(security: FleetSecurityPolicy) -> list[str]:
+    """How a processor that `serve` starts reaches the fleet port."""
+    client = security.client
+    given = {"--token-file": security.token_file}
+    if client is not None:
+        given |= {"--ca": client.ca_file, "--cert": client.certificate_file, "--key": client.key_file}
+        given["--server-name"] = client.server_name
+    return [word for name, value in given.items() if value for word in (name, value)]
 
 
 def listeners(policy: Policy, with_envoy: bool) -> list[tuple[str, str]]:
@@ -257,7 +287,10 @@ async def _drain(admin: str, limit_s: float) -> None:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
         try:
             await session.post(f"{admin}/healthcheck/fail")
+            # clients are first told to go elsewhere, then nobody new is let in
             await session.post(f"{admin}/drain_listeners?graceful&skip_exit")
+            await asyncio.sleep(min(STOP_LISTENING_S, limit_s / 2))
+            await session.post(f"{admin}/drain_listeners")
             while loop.time() < deadline:
                 async with session.get(f"{admin}/stats?filter=http.gateway.downstream_rq_active&format=json") as answer:
                     stats = (await answer.json(content_type=None)).get("stats", [])

@@ -6,6 +6,8 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
@@ -30,6 +32,37 @@ MAX_UNANSWERED = 16
 """Windows under way before the sender waits; what happens meanwhile stays in the next window."""
 
 
+@dataclass(frozen=True, slots=True)
+class FleetSecurity:
+    """How control is reached: in plain text, or by TLS. Files are read for each connection, so they may be renewed.
+
+    ca: authorities to trust. cert, key: own certificate. token: file with the bearer token. server_name: name in the
+    server's certificate when it is not the address.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    token: Path | None = None
+    server_name: str | None = None
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """A channel to control. Raises OSError when a file cannot be read."""
+        if self.ca is None:
+            return grpc.aio.insecure_channel(address, options=OPTIONS)
+        read = [None if path is None else path.read_bytes() for path in (self.ca, self.key, self.cert)]
+        options = [*OPTIONS, *([("grpc.ssl_target_name_override", self.server_name)] if self.server_name else [])]
+        return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(*read), options=options)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of each call. Raises OSError when the token cannot be read."""
+        if self.token is None:
+            return ()
+        lines = (line.strip() for line in self.token.read_text().splitlines())
+        token = next((line for line in lines if line and not line.startswith("#")), "")
+        return (("authorization", f"Bearer {token}"),)
+
+
 class FleetClient:
     """on_snapshot(snapshot, message) is called after each change; make_window() yields what is to be reported,
     or None when there is nothing."""
@@ -42,8 +75,10 @@ class FleetClient:
         on_message: Callable[[Snapshot, pb.WatchResponse], None],
         make_window: Callable[[float], pb.Window | None],
         report_s: float = 0.1,
+        security: FleetSecurity | None = None,
     ) -> None:
         self._control = control
+        self._security = security or FleetSecurity()
         self._processor = processor
         self._address = ext_proc_address
         self._on_message = on_message
@@ -74,12 +109,12 @@ class FleetClient:
         while True:
             started = time.monotonic()
             try:
-                async with grpc.aio.insecure_channel(self._control, options=OPTIONS) as channel:
+                async with self._security.channel(self._control) as channel:
                     await once(channel)  # type: ignore[misc]
             except grpc.aio.AioRpcError as error:
                 self.errors += 1
                 self._log.warning("control-lost", stream=name, status=error.code().name, detail=error.details())
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 self.errors += 1
                 self._log.error("control-spoke-oddly", stream=name, error=str(error))
             if name == "watch":
@@ -95,7 +130,7 @@ class FleetClient:
         )
         request = pb.WatchRequest(processor=self._processor, ext_proc_address=self._address, version=__version__)
         held: Snapshot | None = None
-        async for message in call(request):
+        async for message in call(request, metadata=self._security.metadata()):
             now = time.monotonic()
             held = snapshots.apply(held, message, now)
             self.snapshot = held
@@ -126,5 +161,5 @@ class FleetClient:
                 sequence += 1
                 yield pb.ReportRequest(sequence=sequence, window=window)
 
-        async for _answer in call(requests()):
+        async for _answer in call(requests(), metadata=self._security.metadata()):
             slots.release()

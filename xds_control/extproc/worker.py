@@ -20,7 +20,7 @@ from xds_control.admin.http import HttpEdge
 from xds_control.extproc.accesslog_service import AccessLogService
 from xds_control.extproc.decide import Decider
 from xds_control.extproc.edge import ExtProcEdge
-from xds_control.extproc.fleet_client import FleetClient
+from xds_control.extproc.fleet_client import FleetClient, FleetSecurity
 from xds_control.extproc.heap import keep_heap
 from xds_control.extproc.server import SERVICE
 from xds_control.extproc.state import ProcessorState
@@ -36,12 +36,20 @@ REPORT_STOP_S = 1.0
 class Processor:
     """Owns the edges of one processor process."""
 
-    def __init__(self, control: str, listen: str, http: str | None, identity: str, advertise: str) -> None:
+    def __init__(
+        self,
+        control: str,
+        listen: str,
+        http: str | None,
+        identity: str,
+        advertise: str,
+        security: FleetSecurity | None = None,
+    ) -> None:
         self.identity = identity
         self._listen = listen
         self._http_address = http
         self.state = ProcessorState(identity, time.monotonic(), time.monotonic)
-        self.client = FleetClient(control, identity, advertise, self._on_message, self._window)
+        self.client = FleetClient(control, identity, advertise, self._on_message, self._window, security=security)
         self.access_log: AccessLogService | None = None
         self.health = HealthServicer()
         self._edge: ExtProcEdge | None = None
@@ -163,7 +171,12 @@ def _rss() -> int:
 
 
 def run_processor(
-    control: str, listen: str, http: str | None, identity: str | None = None, advertise: str | None = None
+    control: str,
+    listen: str,
+    http: str | None,
+    identity: str | None = None,
+    advertise: str | None = None,
+    security: FleetSecurity | None = None,
 ) -> int:
     """Runs a processor until SIGTERM or SIGINT; the exit code."""
     name = identity or f"{socket.gethostname()}-{os.getpid()}"
@@ -176,7 +189,7 @@ def run_processor(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await Processor(control, listen, http, name, advertise or listen).run(stop)
+        await Processor(control, listen, http, name, advertise or listen, security).run(stop)
 
     try:
         uvloop.run(main())

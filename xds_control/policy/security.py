@@ -59,8 +59,23 @@ class AdminSecurity(Section, frozen=True):
                 raise ValueError(f"two tokens are named {name!r}")
 
 
+class FleetClientTls(Section, frozen=True):
+    """How the processors that `serve` starts reach the fleet port."""
+
+    ca_file: Annotated[str, meta("PEM file with the authorities to trust", min_length=1)]
+    certificate_file: Annotated[str | None, meta("PEM file with the processors' own certificate, for mTLS")] = None
+    key_file: Annotated[str | None, meta("PEM file with its key")] = None
+    server_name: Annotated[str | None, meta("name in the server's certificate, when it is not the address")] = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together: give both or neither")
+
+
 class FleetSecurity(Section, frozen=True):
     """Security of the fleet port: processors, agents and engines."""
+
+    client: Annotated[FleetClientTls | None, meta("TLS of the processors that `serve` starts, with `tls`")] = None
 
     tls: Annotated[TlsFiles | None, meta("TLS of the port, none = plain text")] = None
     token_file: Annotated[

@@ -142,7 +142,7 @@ def server_credentials(tls: XdsTls) -> grpc.ServerCredentials:
 
 def check_exposure(address: str, options: XdsPolicy) -> None:
     """Raises ConfigError for a port that others can reach and anybody may use."""
-    if options.insecure or _is_local(address):
+    if options.insecure or is_local(address):
         return
     if options.tls is None:
         raise ConfigError(
@@ -156,7 +156,8 @@ def check_exposure(address: str, options: XdsPolicy) -> None:
         )
 
 
-def _is_local(address: str) -> bool:
+def is_local(address: str) -> bool:
+    """Whether an address to listen on cannot be reached from elsewhere."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     host = address.rpartition(":")[0].strip("[]")

@@ -50,9 +50,8 @@ def test_what_two_files_set_is_a_conflict_with_both_places() -> None:
 
 
 def test_mistakes_are_placed_in_their_own_file() -> None:
-    found = problems(
-        ("a.yaml", POOLS), ("b.yaml", MORE.replace("name: code", "name: chat").replace("10.0.0.2", "nope:"))
-    )
+    wrong = MORE.replace("name: code", "name: chat")
+    found = problems(("a.yaml", POOLS), ("b.yaml", wrong.replace("10.0.0.2", "nope:")))
     assert len(found) == 1
     assert found[0].startswith("b.yaml:4:15: pools[1].endpoints[0]: address")
     (twice,) = problems(("a.yaml", POOLS), ("b.yaml", wrong))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.policy.schema import Policy
@@ -22,22 +22,44 @@ class WorldBuilder:
     def __init__(self) -> None:
         self.fixed: World = {}
         """Resources that only the policy decides."""
+        self.made: dict[str, tuple[object, bytes]] = {}
+        """Resource → the fields that it was made from, its bytes."""
         self._assignments: dict[str, bytes] = {}
         self._hosts: dict[str, list[Host]] = {}
         self._pools: tuple[str, ...] = ()
 
-    def use_policy(self, policy: Policy, forwarded: Sequence[str] | None) -> None:
-        """Makes the resources that only the policy decides: listener, routes, clusters."""
-        clusters = {pool.name: bytes(pool_cluster(pool, policy.envoy, policy.weights)) for pool in policy.pools}
+    def use_policy(self, policy: Policy, forwarded: Sequence[str] | None, before: WorldBuilder | None = None) -> None:
+        """Makes the resources that only the policy decides: listener, routes, clusters.
+
+        before: a builder of an earlier policy; what it made from the same fields is taken from it.
+        """
+        known = before.made if before is not None else self.made
+        made: dict[str, tuple[object, bytes]] = {}
+
+        def resource(name: str, inputs: object, make: Callable[[], object]) -> bytes:
+            held = known.get(name)
+            made[name] = held if held is not None and held[0] == inputs else (inputs, bytes(make()))  # type: ignore[call-overload]
+            return made[name][1]
+
+        envoy = policy.envoy
+        clusters = {
+            pool.name: resource(
+                f"cluster {pool.name}",
+                (pool, envoy, policy.weights.locality),
+                lambda pool=pool: pool_cluster(pool, envoy, policy.weights),  # type: ignore[misc]
+            )
+            for pool in policy.pools
+        }
         if policy.processors.count:
-            clusters[PROCESSOR_CLUSTER] = bytes(processor_cluster())
-        listener = gateway_listener(policy.envoy, policy.processors, policy.ext_proc, forwarded)
-        routes = gateway_routes(policy.envoy, policy.pools, policy.default_pool())
+            clusters[PROCESSOR_CLUSTER] = resource("processors", (), processor_cluster)
+        filters = (envoy, policy.processors, policy.ext_proc, forwarded)
+        routes = (envoy, policy.pools, policy.default_pool())
         self.fixed = {
             CDS.type_url: clusters,
-            LDS.type_url: {LISTENER: bytes(listener)},
-            RDS.type_url: {ROUTES: bytes(routes)},
+            LDS.type_url: {LISTENER: resource("listener", filters, lambda: gateway_listener(*filters))},
+            RDS.type_url: {ROUTES: resource("routes", routes, lambda: gateway_routes(*routes))},
         }
+        self.made = made
         self._pools = tuple(pool.name for pool in policy.pools)
 
     def world(self, snapshot: Snapshot, processors: Iterable[str]) -> World:
