@@ -13,6 +13,9 @@ from xds_control.routing.job import Job
 from xds_control.routing.sessions import Sessions
 from xds_control.routing.slots import INFINITE, Floats, Places
 
+_FEW = 12
+"""Up to so many endpoints a loop is cheaper than arrays over all of them."""
+
 Choice = tuple[int, str]
 """Slot, −1 when nobody has room, and the reason code."""
 
@@ -32,7 +35,10 @@ def least_cost(job: Job, costs: Floats, rng: random.Random) -> Choice:
     if job.hit_tokens and job.hit_tokens >= job.profile.affinity.min_match_ratio * job.prompt:
         # Only a long match that saves real time settles a tie: one that all prompts share would bring them all to one
         # place for nothing.
-        matched = job.matched_all()[places]
+        if len(places) <= _FEW:
+            matched = np.array([job.matched(int(i)) for i in places])
+        else:
+            matched = job.matched_all()[places]
         longest = float(matched.max())
         saves = longest * float(slots.prefill[places[0]])
         if longest >= job.profile.affinity.min_match_ratio * job.prompt and saves > cost.tie_s:

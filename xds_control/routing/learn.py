@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from xds_control.policy.picker import PickerPolicy
 from xds_control.routing.outcome import FinishedLike
 from xds_control.routing.slots import PoolSlots, Slot
@@ -12,7 +10,6 @@ _JUDGED_TOKENS = 256
 """Shorter beliefs are not judged: block rounding and token estimates would decide."""
 _RESET_AFTER = 3
 """So many answers in a row with nothing cached of what was believed: the engine dropped its cache."""
-_RATE_S = 10.0
 
 
 def learn(
@@ -45,7 +42,7 @@ def learn(
     if outcome.decode_s is not None and output >= 8:
         tpot = outcome.decode_s / (output - 1)
         beside = slot.flight.count + 1.0 if batch is None else 0.5 * (batch + slot.flight.count) + 1.0
-        rates.observe_step(slot.address, tpot, beside, slot.kv_used, prefill_rate(slot, now) * tpot)
+        rates.observe_step(slot.address, tpot, beside, slot.kv_used, slot.read_rate * tpot)
 
 
 def judge_cache(slots: PoolSlots, slot: Slot, believed: int, cached: int, policy: PickerPolicy) -> None:
@@ -64,18 +61,3 @@ def judge_cache(slots: PoolSlots, slot: Slot, believed: int, cached: int, policy
         slot.misses = 0
         slots.index.purge(slot.index)
     slots.index.set_capacity(slot.index, slot.belief)
-
-
-def sent(slot: Slot, uncached: float, now: float) -> None:
-    """Notes prompt tokens that were sent, for the rate at which the endpoint has to prefill."""
-    if slot.sent_at > -math.inf:
-        slot.sent *= math.exp(-(now - slot.sent_at) / _RATE_S)
-    slot.sent += uncached
-    slot.sent_at = now
-
-
-def prefill_rate(slot: Slot, now: float) -> float:
-    """Uncached prompt tokens per second that the endpoint has had to read of late."""
-    if slot.sent_at == -math.inf:
-        return 0.0
-    return slot.sent * math.exp(-max(0.0, now - slot.sent_at) / _RATE_S) / _RATE_S

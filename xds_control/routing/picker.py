@@ -18,7 +18,7 @@ from xds_control.routing.disagg import wants_split
 from xds_control.routing.explain import Candidate, Record, Records
 from xds_control.routing.filters import allow
 from xds_control.routing.job import Job
-from xds_control.routing.learn import learn, sent
+from xds_control.routing.learn import learn
 from xds_control.routing.outcome import SICK, FinishedLike
 from xds_control.routing.pick import Pick
 from xds_control.routing.prefix_index import pack
@@ -39,6 +39,8 @@ class Picker:
     def __init__(self, policy: PickerPolicy, seed: int = 0) -> None:
         self._policy = policy
         self._profiles = policy.named()
+        self._use = policy.use
+        self._default = self._profiles["default"]
         self._rng = random.Random(seed)
         self._pools: dict[str, PoolSlots] = {}
         self._where: dict[str, list[PoolSlots]] = {}
@@ -275,10 +277,10 @@ class Picker:
             found = profiles.get(name)
             if found is not None:
                 return name, found
-        for choice in self._policy.use:
+        for choice in self._use:
             if choice.matches(model, service_class, pool):
                 return choice.profile, profiles[choice.profile]
-        return "default", profiles["default"]
+        return "default", self._default
 
     def _job(
         self,
@@ -355,8 +357,7 @@ class Picker:
 
     def _price(self, job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
         """The pick with what is expected of it."""
-        slots, i = job.slots, slot.index
-        rate = float(slots.prefill[i])
+        slots, i, rate = job.slots, slot.index, slot.rate
         matched = job.matched(i) if job.levels else 0
         uncached = job.prompt - matched
         wait = float(slots.busy[i]) - job.now
@@ -420,7 +421,7 @@ class Picker:
     def _charge(self, job: Job, slot: Slot, uncached: int) -> None:
         """Counts the pick where it went, before anybody reports it."""
         slots, i, now = job.slots, slot.index, job.now
-        work = uncached * float(slots.prefill[i])
+        work = uncached * slot.rate
         busy = float(slots.busy[i])
         ready = (busy if busy > now else now) + work
         slots.busy[i] = ready
@@ -429,7 +430,7 @@ class Picker:
         need = float(job.prompt + job.output)
         slot.flight.pick(now, uncached, need, ready)
         slot.kv_used += need
-        sent(slot, uncached, now)
+        slot.sent += uncached
         slots.price(slot)
         if job.keys:
             if not job.levels:

@@ -89,7 +89,7 @@ Path = list[_Run]
 class _Holder:
     """One endpoint's side: uses in order of time, tokens believed held, tokens that fit, runs held."""
 
-    __slots__ = ("capacity", "compact_at", "runs", "tokens", "uses")
+    __slots__ = ("capacity", "compact_at", "output", "runs", "tokens", "uses")
 
     def __init__(self, capacity: float) -> None:
         self.uses: deque[_Use] = deque()
@@ -97,6 +97,7 @@ class _Holder:
         self.capacity = capacity
         self.runs = 0
         self.compact_at = 256
+        self.output = 0
 
 
 class PrefixIndex:
@@ -253,9 +254,13 @@ class PrefixIndex:
     def add_output(self, slot: int, tokens: int, now: float) -> None:
         """Generated tokens take room too, though nobody can match them yet."""
         holder = self._holders.get(slot)
-        if holder is not None and tokens > 0:
-            holder.uses.append((now, tokens))
-            holder.tokens += tokens
+        if holder is None or tokens <= 0:
+            return
+        holder.output += tokens
+        if holder.output >= 0.01 * holder.capacity:  # in lumps: one by one they would crowd the order of use
+            holder.uses.append((now, holder.output))
+            holder.tokens += holder.output
+            holder.output = 0
             if holder.tokens > holder.capacity:
                 self._fit(slot, holder)
 

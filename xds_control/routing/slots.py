@@ -41,7 +41,7 @@ class Slot:
 
     speed: factor on its times. kv_capacity, kv_used: tokens; capacity is infinite when unknown.
     eligible: may be picked at all; takes: as a decode endpoint. known: its load is known and fresh.
-    belief: tokens its cache is taken to hold.
+    belief: tokens its cache is taken to hold. rate: seconds per uncached token. sent: uncached tokens since `sent_at`.
     """
 
     __slots__ = (
@@ -70,6 +70,8 @@ class Slot:
         "picked_at",
         "rest_until",
         "role",
+        "rate",
+        "read_rate",
         "sent",
         "sent_at",
         "speed",
@@ -111,9 +113,23 @@ class Slot:
         self.peer_tokens = 0.0
         self.told_busy_until = -INFINITE
         self.models: frozenset[str] = frozenset()
+        self.rate = 1e-4
+        self.read_rate = 0.0
         self.sent = 0.0
         self.sent_at = -INFINITE
         self.without_hit_at: float | None = None
+
+    def note_reads(self, now: float) -> None:
+        """Keeps `read_rate`: uncached prompt tokens per second that it has had to read of late."""
+        if self.sent_at == -INFINITE:
+            self.sent_at = now
+            return
+        passed = now - self.sent_at
+        if passed > 0.0:
+            weight = 1.0 - math.exp(-passed / 10.0)
+            self.read_rate += weight * (self.sent / passed - self.read_rate)
+            self.sent = 0.0
+            self.sent_at = now
 
     def memory_fits(self) -> bool:
         """Whether the GPU memory that the endpoint needs free is free, with 20 % margin; True when unknown."""
@@ -247,6 +263,7 @@ class PoolSlots:
         fresh: list[float] = []
         for slot in slots:
             slot.flight.expire(now, policy.lease_s)
+            slot.note_reads(now)
             readings = slot.endpoint.readings
             load = readings.get("running") or readings.get("waiting")
             slot.known = load is not None and now - load.at <= stale_s
@@ -329,7 +346,7 @@ class PoolSlots:
         rates, i = self.rates.now, slot.index
         count, speed, used = slot.flight.count, slot.speed, slot.kv_used
         per_token = rates.prefill * speed
-        self.prefill[i] = per_token
+        self.prefill[i] = slot.rate = per_token
         self.counts[i] = count
         per_kv_token, per_sequence = rates.per_kv_token, rates.per_sequence
         added = per_sequence + per_kv_token * rates.context
@@ -353,10 +370,10 @@ class PoolSlots:
             columns.per_token[i] = per_token * (1.0 + cost.interference * count + cost.eviction * full)
             columns.per_output[i] = cost.decode * step
             if use > cost.memory_knee:
-                over = (use - cost.memory_knee) / (1.0 - cost.memory_knee)
-                if over > 1.5:
-                    over = 1.5
-                columns.per_need[i] = cost.memory_price * over * over * rates.residence_s / capacity
+                full_by = (use - cost.memory_knee) / (1.0 - cost.memory_knee)
+                if full_by > 1.5:
+                    full_by = 1.5
+                columns.per_need[i] = cost.memory_price * full_by * full_by * rates.residence_s / capacity
             else:
                 columns.per_need[i] = 0.0
             columns.fixed[i] = fixed + cost.balance * share + (cost.stale_s if slot.doubtful else 0.0)
@@ -367,7 +384,12 @@ class PoolSlots:
         if found is None:
             if len(self._places) >= _CACHED:
                 self._places.clear()
-            found = self._places[bits] = np.array(indices(bits), dtype=np.intp)
+            if bits.bit_count() > 8:
+                raw = np.frombuffer(bits.to_bytes(self.size // 8, "little"), dtype=np.uint8)
+                found = np.unpackbits(raw, bitorder="little").nonzero()[0]
+            else:
+                found = np.array(indices(bits), dtype=np.intp)
+            self._places[bits] = found
         return found
 
     def inside(self, bits: int) -> Floats:
