@@ -53,13 +53,14 @@ class Stream:
         return code.name, await self.call.details()
 
 
-def open_stream(channel: grpc.aio.Channel, metadata: Iterable[tuple[str, str]] = ()) -> Stream:
+def open_stream(channel: grpc.aio.Channel, metadata: Iterable[tuple[str, str]] = (), *, wait: bool = False) -> Stream:
+    """wait: until the server is there."""
     method: Any = channel.stream_stream(
         f"/{ADS_SERVICE}/DeltaAggregatedResources",
         request_serializer=lambda m: m.SerializeToString(),
         response_deserializer=discovery_pb2.DeltaDiscoveryResponse.FromString,
     )
-    return Stream(method(metadata=tuple(metadata)))
+    return Stream(method(metadata=tuple(metadata), wait_for_ready=wait))
 
 
 @asynccontextmanager

@@ -66,7 +66,6 @@ def load_report_handler(
 
     async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         node: Any = None
-        asked: tuple[str, ...] | None = None
         async for request in requests:
             if node is None:
                 if not request.node.id:
@@ -80,14 +79,14 @@ def load_report_handler(
                 except Exception:
                     log.exception("xds.load_report_failed", node=node.id)
             everything = SEND_ALL_CLUSTERS in node.client_features
-            wanted = () if everything else tuple(sorted(clusters(node)))
-            if wanted != asked:
-                asked = wanted
-                response = lrs_pb2.LoadStatsResponse(
-                    send_all_clusters=everything, clusters=wanted, report_endpoint_granularity=True
-                )
-                response.load_reporting_interval.FromNanoseconds(int(interval_s * 1e9))
-                yield response
+            # Answered each time: Envoy counts only clusters that existed when it read the last answer.
+            response = lrs_pb2.LoadStatsResponse(
+                send_all_clusters=everything,
+                clusters=() if everything else sorted(clusters(node)),
+                report_endpoint_granularity=True,
+            )
+            response.load_reporting_interval.FromNanoseconds(int(interval_s * 1e9))
+            yield response
 
     return grpc.method_handlers_generic_handler(
         LRS_SERVICE,

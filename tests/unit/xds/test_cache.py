@@ -71,7 +71,7 @@ def test_an_invalid_first_version_is_simply_not_there() -> None:
 
 def test_every_form_of_a_resource_is_the_same_resource() -> None:
     message = make(EDS, "a", 1)
-    raw = message.SerializeToString(deterministic=True)
+    raw: bytes = message.SerializeToString(deterministic=True)
     cache = SnapshotCache()
     cache.set("", {EDS.type_url: {"a": message}})
     for form in (raw, bytearray(raw), memoryview(raw), Wrapped(raw), Wrapped(message)):

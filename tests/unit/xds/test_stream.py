@@ -26,7 +26,7 @@ class Peer:
         self.delta = delta
         self.now = 0.0
         self.names: dict[str, list[str]] = {}
-        self.change(**world)
+        self.change(None, **world)
 
     def change(self, remove: dict[ResourceType, list[str]] | None = None, **put: dict[str, int]) -> None:
         types = {t.short: t for t in (CDS, EDS, LDS, RDS)}
