@@ -1,1 +1,1 @@
-"""A discrete-event fleet that drives the real weights, keys, prefix index and picker: try a policy before traffic does."""
+"""A discrete-event fleet that drives the real weights, prefix keys and picker, to try a policy before traffic does."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xds_control.policy.capacity import CapacityPolicy
 from xds_control.policy.inspect import InspectPolicy
@@ -26,14 +27,15 @@ from xds_control.weights.inputs import PoolWeights
 class OurPolicy:
     """The sections of a policy that decide. share_s: how often processors hear of each other, 0 = never.
 
-    estimate_error, estimate_factor: of prompt token estimates. usage: whether answers report cached tokens.
+    estimate_error, estimate_factor: of prompt token estimates. usage: whether answers report cached tokens. forget_s:
+    processors restart, and forget everything, this often; 0 = never.
     """
 
-    picker: PickerPolicy = PickerPolicy()
-    weights: WeightsPolicy = WeightsPolicy()
-    capacity: CapacityPolicy = CapacityPolicy()
-    lifecycle: LifecyclePolicy = LifecyclePolicy()
-    inspect: InspectPolicy = InspectPolicy()
+    picker: PickerPolicy = field(default_factory=PickerPolicy)
+    weights: WeightsPolicy = field(default_factory=WeightsPolicy)
+    capacity: CapacityPolicy = field(default_factory=CapacityPolicy)
+    lifecycle: LifecyclePolicy = field(default_factory=LifecyclePolicy)
+    inspect: InspectPolicy = field(default_factory=InspectPolicy)
     balancer: Algorithm = "least_request"
     scrape_s: float = 0.5
     tick_s: float = 0.2
@@ -41,6 +43,7 @@ class OurPolicy:
     estimate_error: float = 0.05
     estimate_factor: float = 1.0
     usage: bool = True
+    forget_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -80,13 +83,18 @@ class Ours(Router):
             policy.lifecycle,
         )
         self._inspection = Inspection(policy.inspect, policy.estimate_error, policy.estimate_factor, world.seed)
-        count = world.processors if self._picks else 0
-        self._pickers = [Picker(policy.picker, seed=world.seed * 1000 + p) for p in range(count)]
+        self._forgets_at = policy.forget_s or math.inf
+        self._make_pickers()
         self._pushes: deque[tuple[float, PoolWeights]] = deque()
-        if self._share_s and count > 1:
+        if self._share_s and len(self._pickers) > 1:
             self.tick_s = min(self._policy.tick_s, self._share_s)
         self._next_tick = 0.0
         self.tick(0.0)
+
+    def _make_pickers(self) -> None:
+        world = self._world
+        count = world.processors if self._picks else 0
+        self._pickers = [Picker(self._policy.picker, seed=world.seed * 1000 + p) for p in range(count)]
 
     def route(self, request: Request, now: float, processor: int) -> Route:
         """The pick of one processor; Envoy decides by weights where there is none."""
@@ -158,6 +166,9 @@ class Ours(Router):
         if now >= self._next_tick - 1e-9:
             self._next_tick = now + self._policy.tick_s
             pool, weights = self.control.tick(now)
+            if now >= self._forgets_at:
+                self._forgets_at = now + self._policy.forget_s
+                self._make_pickers()
             for picker in self._pickers:
                 picker.update({POOL: pool}, now)
             if weights.changed or not self.weight_log:

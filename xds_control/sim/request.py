@@ -11,9 +11,9 @@ class Request:
     """One request.
 
     at: arrival, seconds from the start. prompt, output: tokens, ≥ 1. keys: one for each full block of `block` prompt
-    tokens, equal keys = equal prefix up to there. answer_keys: the same for what the answer adds to the prompt, where a
-    later prompt repeats it. head: tokens of system prompt and tools. session: 0 = none. client: who sent it. after: index of the request whose end, plus
-    `think_s`, lets this one arrive (its `at` is then the earliest); None = arrives at `at`.
+    tokens, equal keys = equal prefix up to there. head: tokens of system prompt and tools. answer_keys: keys of what
+    the answer adds to the prompt, where a later prompt repeats it. session: 0 = none. client: who sent it. after: index
+    of the request whose end, plus `think_s`, lets this one arrive; None = it arrives at `at`.
     """
 
     index: int

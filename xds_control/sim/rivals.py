@@ -121,7 +121,7 @@ class StickyUntilSaturated(_Indexed):
     penalty_s = 18.0
 
     def start(self, world: World) -> None:
-        """Nothing in flight; the peak rate is that of the first engine, as one measurement per model and GPU is told."""
+        """Nothing in flight. The peak rate is the first engine's: one measurement per model and GPU is usual."""
         super().start(world)
         self._peak = float(world.options.get("peak_prefill_tps", 15928.0))
         self._tokens = [[0.0] * world.hosts for _ in range(world.processors)]
@@ -191,48 +191,66 @@ class SglangCacheAware(_Indexed):
 
 
 class DynamoCost(_Indexed):
-    """Model of Dynamo's KV router: cost = prefill blocks (active + incoming − overlap, at least 0) + decode blocks;
-    the least wins; prefill is released at the first token, decode blocks at the end."""
+    """Model of Dynamo's KV router: cost = prefill blocks (active + incoming − overlap, at least 0) + decode blocks, the
+    distinct blocks of what runs there with the request's own; the least wins. Prefill is released at the first
+    token, decode blocks at the end. No replica sync."""
 
     name = "dynamo-cost"
-    block = 64
 
     def start(self, world: World) -> None:
         """Nothing is active."""
         super().start(world)
         self._prefill = [[0.0] * world.hosts for _ in range(world.processors)]
-        self._decode = [[0.0] * world.hosts for _ in range(world.processors)]
-        self._charged: dict[int, list[float]] = {}
+        self._active: list[list[dict[int, int]]] = [[{} for _ in range(world.hosts)] for _ in range(world.processors)]
+        self._charged: dict[int, tuple[int, int]] = {}
+        self._work: dict[int, float] = {}
 
     def choose(self, request: Request, now: float, processor: int) -> int:
         """The least cost in blocks."""
         index = self.indexes[processor]
-        matched = index.match(request.keys, self.hosts)
-        prefill, decode = self._prefill[processor], self._decode[processor]
-        incoming = request.prompt / self.block
-        costs = [
-            max(0.0, prefill[i] + incoming - matched[i] * request.block / self.block) + decode[i] + incoming
-            for i in range(self.hosts)
-        ]
+        keys = request.keys
+        matched = index.match(keys, self.hosts)
+        prefill, active = self._prefill[processor], self._active[processor]
+        incoming = request.prompt / request.block
+        costs = []
+        for i in range(self.hosts):
+            running = active[i]
+            shared = 0
+            for key in keys:
+                if key not in running:
+                    break
+                shared += 1
+            decode = len(running) + incoming - shared
+            costs.append(max(0.0, prefill[i] + incoming - matched[i]) + decode)
         host = self.least(costs, processor)
-        work = max(0.0, incoming - matched[host] * request.block / self.block)
+        work = max(0.0, incoming - matched[host])
         prefill[host] += work
-        decode[host] += incoming
-        self._charged[request.index] = [float(processor), float(host), work, incoming]
-        index.add(host, request.keys)
+        running = active[host]
+        for key in keys:
+            running[key] = running.get(key, 0) + 1
+        self._charged[request.index] = (processor, host)
+        self._work[request.index] = work
+        index.add(host, keys)
         return host
 
     def first_token(self, request: Request, host: int, processor: int, now: float) -> None:
         """Its prefill is done."""
+        work = self._work.pop(request.index, 0.0)
         charged = self._charged.get(request.index)
         if charged is not None:
-            self._prefill[int(charged[0])][int(charged[1])] -= charged[2]
-            charged[2] = 0.0
+            self._prefill[charged[0]][charged[1]] -= work
 
     def ended(self, request: Request, host: int, processor: int, now: float) -> None:
         """Its blocks are free."""
         super().ended(request, host, processor, now)
+        self.first_token(request, host, processor, now)
         charged = self._charged.pop(request.index, None)
-        if charged is not None:
-            self._prefill[int(charged[0])][int(charged[1])] -= charged[2]
-            self._decode[int(charged[0])][int(charged[1])] -= charged[3]
+        if charged is None:
+            return
+        running = self._active[charged[0]][charged[1]]
+        for key in request.keys:
+            count = running[key] - 1
+            if count:
+                running[key] = count
+            else:
+                del running[key]

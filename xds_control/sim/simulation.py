@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xds_control.sim.engine import Engine, EngineSpec, Gauges, Sequence as Running
+from xds_control.sim.engine import Engine, EngineSpec, Gauges
+from xds_control.sim.engine import Sequence as Running
 from xds_control.sim.envoy import Envoy
 from xds_control.sim.faults import Fault
 from xds_control.sim.request import Outcome, Request
@@ -351,7 +352,7 @@ class Simulation:
                 engine.alive = True
 
     def _lost(self, sequence: Running, host: int, now: float) -> None:
-        """An engine died under a request: before the first byte Envoy tries elsewhere, after it the answer is broken."""
+        """An engine died under a request: before the first byte Envoy retries, after it the answer is broken."""
         flight = self._flights[sequence]
         if sequence.first < 0:
             del self._flights[sequence]

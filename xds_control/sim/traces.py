@@ -94,7 +94,7 @@ def _rows(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _some(rows: Iterable[tuple[int, Mapping[str, Any]]], n: int | None) -> list[Mapping[str, Any]]:
-    found = []
+    found: list[Mapping[str, Any]] = []
     for _, row in rows:
         if n is not None and len(found) >= n:
             break

@@ -200,7 +200,7 @@ def multi_turn(n: int, rate: float, seed: int) -> Workload:
 
 
 def mixed(n: int, rate: float, seed: int) -> Workload:
-    """70 % short chats, 20 % long prompts of 8,000 tokens with short answers, 10 % short prompts with answers of 1,000."""
+    """70 % short chats, 20 % prompts of 8,000 tokens with short answers, 10 % short prompts with answers of 1,000."""
     rng = np.random.default_rng(seed)
     keys = Keys()
     requests = []
