@@ -101,21 +101,17 @@ class Envelopes:
                 if len(self._known) >= _ENTRIES:
                     del self._known[next(iter(self._known))]
                 self._known[rest] = envelope
+        elif envelope.cut < 0 and envelope.place is not None and document.cut_names == (self._main,):
+            # Seen twice, so worth recalling. Not the document's own struct: that keeps the whole body alive.
+            envelope.cut = document.cuts[0][0]
+            envelope.top = self._decode(rest)
         if document.repeated is not None:
             return envelope, document.model_span
         if envelope.place is None:
             return envelope, address_of_model(data, document.top)
-        if envelope.cut < 0 and self._main in document.cut_names:
-            self._remember_cut(envelope, document)
         start, end = envelope.place
-        removed = sum(gone for place, gone in document.cuts if place < start)
+        removed = sum([gone for place, gone in document.cuts if place < start])
         return envelope, (start + removed, end + removed)
-
-    def _remember_cut(self, envelope: Envelope, document: Document) -> None:
-        if len(document.cuts) == 1:
-            envelope.cut = document.cuts[0][0]
-            # Not the document's own: its values are views that would keep the whole body alive.
-            envelope.top = self._decode(document.rest)
 
 
 def _examine(document: Document) -> Envelope:

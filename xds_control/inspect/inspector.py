@@ -26,6 +26,7 @@ from xds_control.policy.inspect import InspectPolicy
 
 _BOM: Final = b"\xef\xbb\xbf"
 _BODILESS: Final = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
+_KSERVE: Final = "kserve.infer"
 _KSERVE_JSON_LENGTH: Final = "inference-header-content-length"
 _COUNT_FROM: Final = 1 << 20
 _TOO_DEEP: Final = "the body is nested too deep"
@@ -75,7 +76,7 @@ class Inspector:
                 data, facts.problem = self.decoded(headers, body)
                 facts.detail = _DETAILS.get(facts.problem, "")
             if facts.problem is BodyProblem.NONE:
-                if spec is None or match.form or _KSERVE_JSON_LENGTH in headers:
+                if spec is None or match.form or match.api == _KSERVE:
                     top, prompt = self._read_body(facts, match, spec, headers, data)
                 else:
                     top, prompt = self._read_json(facts, match, spec, data)
@@ -121,7 +122,7 @@ class Inspector:
             read_as_form = self._read_form(facts, headers, data)
             if read_as_form is not None:
                 return None, read_as_form
-        elif _KSERVE_JSON_LENGTH in headers:
+        elif _KSERVE_JSON_LENGTH in headers:  # means nothing to other APIs, so it must not hide part of their bodies
             length = as_count(headers[_KSERVE_JSON_LENGTH].encode("utf-8", "replace"))
             if length is not None:
                 if length > len(data):

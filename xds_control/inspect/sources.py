@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from xds_control.inspect.scalars import as_text, child, plain
@@ -22,42 +22,46 @@ class SessionSources:
 
     def __init__(self, sources: tuple[str, ...], max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._sources: list[tuple[str, str, tuple[str, ...], str]] = []
         self.fields: tuple[str, ...] = ()
+        # Of each source: kind, name (or the place of its field in `fields`), the path below that, the source itself.
+        self._sources: list[tuple[str, Any, tuple[str, ...], str]] = []
         names = set()
         for source in sources:
             kind, _, name = source.partition(":")
             first, *rest = name.split(".") if kind == "body" else (name,)
-            self._sources.append((kind, first, tuple(rest), source))
-            if kind == "body" and first not in self.fields:
-                self.fields += (first,)
-            elif kind in ("header", "cookie"):
-                names.add(first if kind == "header" else "cookie")
+            if kind == "body":
+                if first not in self.fields:
+                    self.fields += (first,)
+                self._sources.append((kind, self.fields.index(first), tuple(rest), source))
+            else:
+                self._sources.append((kind, first, (), source))
+                names.add("cookie" if kind == "cookie" else first)
+            if kind == FINGERPRINT:
+                break  # always there, as far as sources go
         self._names = frozenset(names)
-        self._values = operator.attrgetter(*map(attribute, self.fields)) if len(self.fields) > 1 else None
-        self._absent = (None,) * len(self.fields)
+        self._not_in_headers = [one for one in self._sources if one[0] in ("body", FINGERPRINT)]
         self._last = FINGERPRINT if FINGERPRINT in sources else ""
+        attributes = [attribute(field) for field in self.fields] or ["model"]
+        values = operator.attrgetter(*attributes)
+        self._values: Callable[[Any], tuple[Any, ...]] = values if len(attributes) > 1 else lambda top: (values(top),)
+        self._absent = (None,) * len(attributes)
 
     def find(self, headers: Mapping[str, str], top: Any) -> tuple[str, str]:
         """The value and the source; ("", "fingerprint") where that is next in order, ("", "") when there is none."""
-        if (
-            self._names.isdisjoint(headers)
-            and self._values is not None
-            and (top is None or self._values(top) == self._absent)
-        ):
-            return "", self._last  # the usual case, at the cost of two calls
-        for kind, name, rest, source in self._sources:
-            if kind == "header":
-                value = headers.get(name)
-                if not value:
-                    continue
-            elif kind == "body":
-                if top is None:
-                    continue
-                raw = getattr(top, attribute(name))
+        values = self._absent if top is None else self._values(top)
+        sources = self._sources
+        if self._names.isdisjoint(headers):
+            if values == self._absent:
+                return "", self._last  # the usual case, at the cost of two calls
+            sources = self._not_in_headers
+        for kind, name, rest, source in sources:
+            if kind == "body":
+                raw = values[name]
                 if raw is None:
                     continue
                 value = self._from_body(raw, rest)
+            elif kind == "header":
+                value = headers.get(name, "")
             elif kind == "cookie":
                 value = _cookie(headers.get("cookie", ""), name)
             else:

@@ -100,3 +100,10 @@ def test_kserve_binary_extension(inspector: Inspector) -> None:
     assert (facts.problem, facts.prompt_bytes) == (BodyProblem.NONE, len(text))
     cut = inspector.inspect("/v2/models/m/infer", {"inference-header-content-length": "9999"}, head + tensor)
     assert cut.problem is BodyProblem.TRUNCATED
+
+
+def test_the_binary_extension_hides_nothing_from_other_apis(inspector: Inspector) -> None:
+    first = b'{"model":"allowed","messages":[{"content":"x"}]'
+    body = first + b',"model":"forbidden"}'
+    facts = inspector.inspect("/v1/chat/completions", {"inference-header-content-length": str(len(first))}, body)
+    assert (facts.problem, facts.model, facts.ambiguous) == (BodyProblem.NONE, "forbidden", ("model",))
