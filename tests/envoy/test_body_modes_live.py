@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.envoy.harness import Product
+from tests.envoy.harness import Product, eventually
 from xds_control.demo.engine import DemoEngine
 from xds_control.demo.model import ModelConfig
 
@@ -69,3 +69,28 @@ async def test_requests_find_their_pool_in_every_body_mode(
     assert await product.envoy_stat(f"{prefix}.failure_mode_allowed") == 0
     assert await product.envoy_stat(f"{prefix}.spurious_msgs_received") == 0
     assert await product.envoy_stat(f"{prefix}.rejected_header_mutations") == 0
+
+
+async def test_mirrored_requests_arrive_twice_and_are_answered_once(
+    start_product: Start, make_engine: Callable[..., Awaitable[DemoEngine]], client: aiohttp.ClientSession
+) -> None:
+    live = await make_engine(model="m", name="live", record=50)
+    shadow = await make_engine(model="m", name="shadow", record=50)
+    other = await make_engine(model="other", name="other", record=50)
+    product = await start_product(
+        {
+            "pools": [
+                {"name": "live", "endpoints": [{"address": live.address}]},
+                {"name": "shadow", "endpoints": [{"address": shadow.address}]},
+                {"name": "other", "models": ["other"], "endpoints": [{"address": other.address}]},
+            ],
+            "routing": {"models": [{"model": "m", "to": [{"pool": "live"}], "mirror": {"pool": "shadow"}}]},
+        }
+    )
+    for model, engine in (("m", "live"), ("other", "other")):
+        async with client.post(product.gateway + CHAT, json=chat(model)) as answer:
+            await answer.read()
+            assert (answer.status, answer.headers["x-demo-engine"]) == (200, engine)
+    await eventually(lambda: sum(one.path == CHAT for one in shadow.requests) == 1, 10, "the copy arrives")
+    copies = [one for one in shadow.requests if one.path == CHAT]
+    assert copies[0].body == next(one.body for one in live.requests if one.path == CHAT)

@@ -220,6 +220,11 @@ class RoutingPolicy(Section, frozen=True, kw_only=True):
         ),
     ] = 10_000
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether some model route copies requests to another pool."""
+        return any(route.mirror is not None for route in self.models)
+
     def __post_init__(self) -> None:
         seen: set[str] = set()
         for rule in self.rules:

@@ -13,6 +13,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RouteAction,
     RouteActionHashPolicy,
     RouteActionHashPolicyHeader,
+    RouteActionRequestMirrorPolicy,
     RouteConfiguration,
     RouteMatch,
     VirtualHost,
@@ -30,8 +31,14 @@ from xds_control.xds.resources.names import ROUTES
 _HASHED = {"session": headers.SESSION, "prefix": headers.PREFIX}
 
 
-def gateway_routes(envoy: EnvoyPolicy, pools: Sequence[PoolPolicy], default_pool: str | None) -> RouteConfiguration:
-    """One virtual host for everything. default_pool: where requests go that no processor has looked at."""
+def gateway_routes(
+    envoy: EnvoyPolicy, pools: Sequence[PoolPolicy], default_pool: str | None, mirrors: bool = False
+) -> RouteConfiguration:
+    """One virtual host for everything. default_pool: where requests go that no processor has looked at.
+
+    mirrors: some model route copies requests. Copied ones have a route of their own, because Envoy holds the body of
+    every request on a route that mirrors.
+    """
     routes = [
         Route(
             name=f"pool-{pool.name}",
@@ -44,6 +51,11 @@ def gateway_routes(envoy: EnvoyPolicy, pools: Sequence[PoolPolicy], default_pool
         for pool in pools
         if pool.lb in ("maglev", "ring_hash")
     ]
+    if mirrors:
+        present = [HeaderMatcher(name=name, present_match=True) for name in (headers.POOL, headers.MIRROR)]
+        action = _action(envoy, cluster_header=headers.POOL, hashed=headers.SESSION)
+        action.request_mirror_policies = [RouteActionRequestMirrorPolicy(cluster_header=headers.MIRROR)]
+        routes.insert(0, Route(name="mirrored", match=RouteMatch(prefix="/", headers=present), route=action))
     routes.append(
         Route(
             name="chosen-pool",

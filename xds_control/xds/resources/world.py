@@ -53,7 +53,7 @@ class WorldBuilder:
         if policy.processors.count:
             clusters[PROCESSOR_CLUSTER] = resource("processors", (), processor_cluster)
         filters = (envoy, policy.processors, policy.ext_proc, forwarded)
-        routes = (envoy, policy.pools, policy.default_pool())
+        routes = (envoy, policy.pools, policy.default_pool(), policy.routing.mirrors)
         self.fixed = {
             CDS.type_url: clusters,
             LDS.type_url: {LISTENER: resource("listener", filters, lambda: gateway_listener(*filters))},
