@@ -146,14 +146,15 @@ class Grpc:
         self._edge: ExtProcEdge | None = None
         self._channel: grpc.aio.Channel | None = None
 
-    async def start(self) -> None:
+    async def start(self, address: str = "127.0.0.1:0") -> None:
+        """Listens."""
         state = self._world.state
 
         def decider() -> Any:
             return state.decider
 
         self._edge = ExtProcEdge(decider, self._world.policy.ext_proc, observer_factory=state.observer)
-        where = await self._edge.start("127.0.0.1:0")
+        where = await self._edge.start(address)
         options = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
         self._channel = grpc.aio.insecure_channel(where, options=options)
 
@@ -171,6 +172,7 @@ class Grpc:
             await self._channel.close()
         if self._edge is not None:
             await self._edge.stop(0.2)
+            self._edge = None
 
 
 def header_map(headers: Mapping[str, str]) -> base_pb2.HeaderMap:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from xds_control.extproc.decision import Decision
 from xds_control.extproc.state import ProcessorState
 from xds_control.fleet.endpoint import Endpoint
@@ -230,6 +232,7 @@ class World:
 
     case: Mapping[str, Any]
     fixtures: Mapping[str, Any]
+    served_header: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
 
@@ -253,7 +256,7 @@ class World:
         classes = [ServiceClassPolicy(name=name, priority=value - low) for name, value in objectives.items()]
         classes.append(ServiceClassPolicy(name="standard", priority=-low))
         self.priorities = dict(objectives)
-        extproc = extproc_policy(case, self.config)
+        extproc = msgspec.structs.replace(extproc_policy(case, self.config), served_header=self.served_header)
         self.policy = Policy(
             version="xds-control/v1",
             pools=[

@@ -333,6 +333,10 @@ class Stream:
         extra = decision.response_headers if decision is not None else {}
         if decision is not None and self._decider.policy.emit_decision:
             extra = {**extra, names.DECISION: decision.id}
+        if self._decider.policy.served_header:
+            served = read_served(message)
+            if served:
+                extra = {**extra, self._decider.policy.served_header: served}
         return [answers.response_headers_answer(extra)]
 
     def _response_body(self, message: Message, now: float) -> list[bytes]:

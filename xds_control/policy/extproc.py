@@ -92,6 +92,15 @@ class ExtProcPolicy(Section, frozen=True, kw_only=True):
     emit_decision: Annotated[
         bool, meta("whether the decision's id is set as x-xds-control-decision on the request and observed responses")
     ] = False
+    served_header: Annotated[
+        str,
+        meta(
+            "header that tells on observed answers which endpoint gave them; empty = none",
+            pattern="^[a-z0-9-]*$",
+            max_length=64,
+            example="x-served-by",
+        ),
+    ] = ""
     emit_scores: Annotated[bool, meta("whether picks carry the candidates' scores in the metadata")] = False
     request_headers: Annotated[
         tuple[str, ...],

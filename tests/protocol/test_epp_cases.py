@@ -1,0 +1,40 @@
+"""Every case of the shared file: passed, or out of scope for a reason that is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.protocol.epp_cases import REASONS, load, run_all
+from tests.protocol.epp_peer import Core, Grpc
+from tests.shared import shared_path
+
+OUT_OF_SCOPE = {"adm-11-prerequest-typed-failure"}
+
+
+@pytest.mark.slow
+def test_all_cases() -> None:
+    cases, fixtures = load(shared_path("cases/epp_cases.yaml"))
+    assert len(cases) > 80
+    outcomes = asyncio.run(run_all(cases, fixtures, (Core, Grpc)))
+    failed = [f"{outcome.id}: {outcome.text}" for outcome in outcomes if outcome.state == "failed"]
+    assert not failed, "\n".join(failed)
+    skipped = {outcome.id: outcome.text for outcome in outcomes if outcome.state == "skipped"}
+    no_envoy = {name for name, text in skipped.items() if "no envoy binary" in text}
+    concurrency = {str(case["id"]) for case in cases if case["kind"] in REASONS}
+    assert set(skipped) - no_envoy == OUT_OF_SCOPE | concurrency
+
+
+def test_a_case_that_does_not_hold_fails() -> None:
+    wrong = {
+        "id": "wrong",
+        "kind": "pick",
+        "pool": [[1, 0, 0.1, []], [2, 9, 0.9, []]],
+        "config": {"scorers": {"queue": 1}},
+        "expect": {"endpoint": "10.9.0.2:8000"},
+    }
+    unknown = {**wrong, "id": "unknown", "expect": {"colour": "blue"}}
+    outcomes = asyncio.run(run_all([wrong, unknown], {}, (Core,)))
+    assert [outcome.state for outcome in outcomes] == ["failed", "skipped"]
+    assert "wanted '10.9.0.2:8000'" in outcomes[0].text
