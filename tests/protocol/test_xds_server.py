@@ -392,3 +392,97 @@ async def test_the_empty_cluster_world_is_served(running: Running) -> None:
         await stream.call.write(request)
         message = await stream.read()
         assert (len(message.resources), message.type_url) == (0, CDS.type_url)
+
+
+async def test_functions_of_the_user_that_fail_end_no_stream(running: Running) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("not mine")
+
+    running.put("a")
+    port = await running.start(on_nack=fail, on_missing=fail)
+    async with connected(port) as channel:
+        stream = open_stream(channel)
+        await stream.ask("a", "missing")
+        await stream.ack(await stream.read(), "bad")
+        running.put("a", 2)
+        assert [r.name for r in (await stream.read()).resources] == ["a"]
+
+
+async def test_what_a_client_says_is_bounded(running: Running) -> None:
+    running.put("a")
+    port = await running.start(XdsPolicy(max_request_bytes=4 << 20))
+    server = running.server
+    assert server is not None
+    async with connected(port) as channel:
+        for metadata, kept in (("x" * 1000, True), ("x" * 2_000_000, False)):
+            stream = open_stream(channel)
+            request = discovery_pb2.DeltaDiscoveryRequest(type_url=EDS.type_url, resource_names_subscribe=["a"])
+            request.node.id = "n"
+            request.node.metadata.update({"x": metadata})
+            request.node.extensions.add(name="y" * 100_000)
+            await stream.call.write(request)
+            if kept:
+                message = await stream.read()
+                await stream.ack(message, "long " * 100_000)
+                await until(lambda: bool(server.clients()[0].types[0].last_error))
+                assert len(server.clients()[0].types[0].last_error) < 5000
+            else:
+                assert (await stream.end())[0] == "RESOURCE_EXHAUSTED"
+        stream = open_stream(channel)
+        request = discovery_pb2.DeltaDiscoveryRequest(type_url=EDS.type_url)
+        request.node.id = "z" * (5 << 20)
+        await stream.call.write(request)
+        assert (await stream.end())[0] == "RESOURCE_EXHAUSTED"
+
+
+async def test_a_flood_of_requests_makes_no_flood_of_answers(running: Running) -> None:
+    for number in range(20):
+        running.put(f"r{number}")
+    port = await running.start()
+    server = running.server
+    assert server is not None
+    async with connected(port) as flood_channel, connected(port) as channel:
+        flood, well = open_stream(flood_channel), open_stream(channel)
+        await well.ask("r0", node="well")
+        await well.ack(await well.read())
+        for number in range(2000):
+            await flood.ask(f"r{number % 20}", node="flood")
+        running.put("r0", 5)
+        assert [r.name for r in (await well.read()).resources] == ["r0"]
+        (status,) = [c for c in server.clients() if c.node_id == "flood"]
+        assert status.types[0].responses == 1
+        await flood.ack(await flood.read())
+        # All that was asked for meanwhile comes at once.
+        assert len((await flood.read()).resources) == 20
+
+
+async def test_stopping_does_not_wait_for_a_stuck_client(running: Running) -> None:
+    names = [f"big{i}" for i in range(100)]
+    running.cache.update("", {EDS.type_url: {n: assignment(n, endpoints=2000) for n in names}})
+    port = await running.start()
+    server = running.server
+    assert server is not None
+    async with connected(port, http2__bdp_probe=0) as channel:
+        stuck = open_stream(channel)
+        await stuck.ask(*names)
+        await until(lambda: any(c.writing_s > 0.1 for c in server.clients()))
+        await asyncio.wait_for(server.stop(0.3), 5)
+
+
+async def test_five_hundred_streams_get_a_push_and_leave_nothing(running: Running) -> None:
+    running.put("a")
+    port = await running.start()
+    server = running.server
+    assert server is not None
+    async with connected(port) as channel:
+        streams = [open_stream(channel) for _ in range(500)]
+        for number, stream in enumerate(streams):
+            await stream.ask("a", node=f"n{number}")
+        for stream in streams:
+            await stream.ack(await stream.read())
+        bodies = server.encoder.bodies
+        running.put("a", 2)
+        for stream in streams:
+            assert [r.name for r in (await stream.read()).resources] == ["a"]
+        assert server.encoder.bodies == bodies + 1, "made once for all"
+    await until(lambda: not server.clients() and not server._sessions)

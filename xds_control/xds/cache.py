@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import Message
 
 from xds_control.xds.errors import Invalid, InvalidResource
 from xds_control.xds.refs import Inspection, inspect_resource
-from xds_control.xds.resource import Resource
+from xds_control.xds.resource import Resource, content_version
 from xds_control.xds.types import resource_type
 from xds_control.xds.view import EMPTY, GroupView, TypeView
 
@@ -87,6 +88,8 @@ class SnapshotCache:
         self._groups: dict[str, GroupView] = {}
         self._listeners: list[Listener] = []
         self._inspect: Validator = validator or (inspect_resource if validate else _trusting)
+        # Groups that hold the same content share it, and the bytes that are sent.
+        self._known: WeakValueDictionary[tuple[str, str, str], Resource] = WeakValueDictionary()
         self.stats = CacheStats()
 
     def set(self, group: str, world: Mapping[str, Mapping[str, Given]], *, strict: bool = True) -> Change:
@@ -170,12 +173,18 @@ class SnapshotCache:
             old = view.resources.get(name)
             if old is not None and old.body == body and old.ttl == ttl and old.aliases == aliases:
                 continue
-            found = self._inspect(type_url, name, body, message)
-            if found.problems:
-                problems.extend(Invalid(type_url, name, text) for text in found.problems)
-                continue
             self.stats.hashed += 1
-            edit.updated[name] = Resource(type_url, name, body, ttl=ttl, aliases=aliases, refs=found.refs)
+            version = content_version(body, ttl, aliases)
+            key = (type_url, name, version)
+            resource = self._known.get(key)
+            if resource is None or resource.body != body:
+                found = self._inspect(type_url, name, body, message)
+                if found.problems:
+                    problems.extend(Invalid(type_url, name, text) for text in found.problems)
+                    continue
+                resource = Resource(type_url, name, body, ttl=ttl, aliases=aliases, refs=found.refs, version=version)
+                self._known[key] = resource
+            edit.updated[name] = resource
         return edit
 
     def _serialised(self, given: Given) -> tuple[bytes, Message | None]:

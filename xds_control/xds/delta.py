@@ -46,11 +46,16 @@ class DeltaSubscription(Subscription):
         if answered and error is not None and outstanding is not None:
             self._unheard.update(outstanding.removed)
         first, self._first = self._first, False
-        self._unsubscribe([canonical(n) for n in unsubscribe])
+        dropped = [canonical(n) for n in unsubscribe]
         names = [intern(canonical(n)) for n in subscribe]  # one copy of a name for all clients
-        wildcard = "*" in names or (first and not names and "*" not in unsubscribe and self.type.legacy_wildcard)
-        if wildcard:
-            if self.wildcard:
+        had_wildcard = self.wildcard
+        if "*" in dropped:
+            self.wildcard = False
+        dropped = [n for n in dropped if n in self.names]
+        self.names.difference_update(dropped)
+        globs = [n for n in dropped if self._globs.pop(n, None) is not None]
+        if "*" in names or (first and not names and "*" not in unsubscribe and self.type.legacy_wildcard):
+            if had_wildcard:
                 self.asked.update(self.sent)
             self.wildcard = self.answer = True
             self.seen = -1
@@ -63,6 +68,7 @@ class DeltaSubscription(Subscription):
                 self._globs[name] = prefix
             # Asking again for what was sent sends it again: the client may have dropped it.
             self.asked.add(name)
+        self._leave(dropped, globs, had_wildcard and not self.wildcard)
         if first:
             for name, version in initial.items():
                 name = intern(canonical(name))
@@ -77,20 +83,19 @@ class DeltaSubscription(Subscription):
             return True
         return bool(self._globs) and any(name.startswith(p) for p in self._globs.values())
 
-    def _unsubscribe(self, names: Sequence[str]) -> None:
-        if "*" in names and self.wildcard:
-            self.wildcard = self.answer = False
+    def _leave(self, dropped: Sequence[str], globs: Sequence[str], wildcard_ended: bool) -> None:
+        """Forgets what no wish covers any more."""
+        if wildcard_ended:
+            self.answer = False
+        if wildcard_ended or globs:
             self._forget_all_but_names()
-            self.asked &= self.names
-        for name in names:
-            if name not in self.names:
+            self.asked = {n for n in self.asked if self.wants(n)}
+            self.asked.difference_update(globs)
+        for name in dropped:
+            if name in globs:
                 continue
-            self.names.discard(name)
-            if self._globs.pop(name, None) is not None:
-                self.asked.discard(name)
-                self._forget_all_but_names()
-            elif self.wants(name):
-                # The wildcard may still cover it: the client must be told which.
+            if self.wants(name):
+                # A wildcard still covers it, or begins to: the client must be told which.
                 self.asked.add(name)
             else:
                 self._forget((name,))

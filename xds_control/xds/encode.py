@@ -16,7 +16,7 @@ class Encoder:
     bodies: how many shared parts were made; hits: how often one was used again.
     """
 
-    def __init__(self, identifier: str = "", *, max_entries: int = 64, max_bytes: int = 64 << 20) -> None:
+    def __init__(self, identifier: str = "", *, max_entries: int = 64, max_bytes: int = 32 << 20) -> None:
         self._identifier = identifier
         self._cache: OrderedDict[Hashable, bytes] = OrderedDict()
         self._bytes = 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from xds_control.xds.errors import StreamEnd
 from xds_control.xds.groups import Node
 from xds_control.xds.stream import Nack, StreamState
+
+MAX_NODE_BYTES: Final = 1 << 20
+MAX_ERROR: Final = 4096
+"""Characters of a client's error message that are kept."""
 
 
 def open_stream(state: StreamState, message: Any) -> Node:
@@ -17,6 +22,8 @@ def open_stream(state: StreamState, message: Any) -> Node:
     node.CopyFrom(message.node)
     # Envoy lists hundreds of extensions here.
     node.ClearField("extensions")
+    if node.ByteSize() > MAX_NODE_BYTES:
+        raise StreamEnd("RESOURCE_EXHAUSTED", f"the node is larger than {MAX_NODE_BYTES} bytes")
     return node
 
 
@@ -24,7 +31,7 @@ def take_request(state: StreamState, message: Any, now: float) -> Nack | None:
     """Takes a DiscoveryRequest or DeltaDiscoveryRequest; returns the NACK that it was, if any. Raises StreamEnd."""
     error: str | None = None
     if message.HasField("error_detail"):
-        error = message.error_detail.message or f"code {message.error_detail.code}"
+        error = message.error_detail.message[:MAX_ERROR] or f"code {message.error_detail.code}"
     if state.delta:
         return state.delta_request(
             message.type_url,

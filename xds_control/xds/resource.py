@@ -33,7 +33,19 @@ class Resource:
     (the EDS name of a cluster, the RDS names of a listener).
     """
 
-    __slots__ = ("_delta", "_sotw", "aliases", "body", "name", "refs", "state", "ttl", "type_url", "version")
+    __slots__ = (
+        "__weakref__",
+        "_delta",
+        "_sotw",
+        "aliases",
+        "body",
+        "name",
+        "refs",
+        "state",
+        "ttl",
+        "type_url",
+        "version",
+    )
 
     def __init__(
         self,
@@ -44,6 +56,7 @@ class Resource:
         ttl: float | None = None,
         aliases: Iterable[str] = (),
         refs: tuple[str, ...] = (),
+        version: str | None = None,
     ) -> None:
         self.type_url = type_url
         self.name = name
@@ -51,7 +64,7 @@ class Resource:
         self.ttl = ttl
         self.aliases = tuple(aliases)
         self.refs = refs
-        self.version = content_version(body, ttl, self.aliases)
+        self.version = content_version(body, ttl, self.aliases) if version is None else version
         # A type's state is the sum of these, so one changed resource costs one subtraction and one addition.
         self.state: int = xxhash.xxh3_128_intdigest(f"{name}\0{self.version}".encode())
         self._sotw: bytes | None = None

@@ -8,7 +8,7 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import grpc
@@ -187,7 +187,8 @@ class XdsServer:
             error=nack.message,
         )
         if self._on_nack is not None:
-            self._on_nack(status, nack)
+            with self._guarded("on_nack"):
+                self._on_nack(status, nack)
 
     def wrote(self, session: Session, type_short: str, size: int) -> None:
         self.stats.responses[type_short] += 1
@@ -195,7 +196,8 @@ class XdsServer:
 
     def missing(self, session: Session, type_url: str, names: list[str]) -> None:
         if self._on_missing is not None and session.group is not None:
-            self._on_missing(session.group, type_url, names)
+            with self._guarded("on_missing"):
+                self._on_missing(session.group, type_url, names)
 
     def abandoned(self, session: Session) -> None:
         """It takes no bytes: nothing of it is kept but its message on the way, which still counts as a stream."""
@@ -212,6 +214,14 @@ class XdsServer:
                 session.end("UNAVAILABLE", "this group has no snapshot any more")
             else:
                 session.show(view)
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """What fails in a function of the user's, or for one stream, must not end others."""
+        try:
+            yield
+        except Exception:
+            log.exception("xds.callback_failed", callback=what)
 
     def _streams(self) -> list[tuple[Node, StreamState]]:
         return [(s.node, s.state) for s in self._sessions.values() if s.group is not None]
@@ -231,7 +241,8 @@ class XdsServer:
             await asyncio.sleep(CHECK_INTERVAL_S)
             now = self._clock()
             for session in tuple(self._sessions.values()):
-                session.check(now, self.options.write_deadline_s)
+                with self._guarded("check"):
+                    session.check(now, self.options.write_deadline_s)
 
     def _service(self, service: str, method: str, only: ResourceType | None, *, sotw: bool) -> grpc.GenericRpcHandler:
         methods: dict[str, Any] = {

@@ -30,10 +30,12 @@ _DEPENDENTS: Final = {CDS.type_url: EDS.type_url, LDS.type_url: RDS.type_url}
 @dataclass(frozen=True, slots=True)
 class Limits:
     """order_wait_s: how long dependent types and removals wait for the types before them.
-    max_names: subscribed names per stream. max_types: resource types per stream."""
+    max_names: subscribed names per stream. max_name_bytes: their length together, in characters.
+    max_types: resource types per stream."""
 
     order_wait_s: float = 2.0
     max_names: int = 100_000
+    max_name_bytes: int = 16 << 20
     max_types: int = 32
 
 
@@ -149,6 +151,8 @@ class StreamState:
         rtype = self.type_of(type_url)
         subscription = self._subscription(rtype)
         assert isinstance(subscription, DeltaSubscription)
+        if len(initial) > self.limits.max_names:
+            raise StreamEnd("RESOURCE_EXHAUSTED", f"more than {self.limits.max_names} initial resource versions")
         outstanding = subscription.progress.outstanding
         answered = subscription.request(subscribe, unsubscribe, initial, nonce, error, now)
         self._check_names()
@@ -231,6 +235,8 @@ class StreamState:
     def _check_names(self) -> None:
         if sum(len(s.names) for s in self._ordered) > self.limits.max_names:
             raise StreamEnd("RESOURCE_EXHAUSTED", f"more than {self.limits.max_names} names on one stream")
+        if sum(sum(map(len, s.names)) for s in self._ordered) > self.limits.max_name_bytes:
+            raise StreamEnd("RESOURCE_EXHAUSTED", "the names of one stream are too long together")
 
     def _answered(
         self,

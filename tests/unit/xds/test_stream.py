@@ -398,3 +398,30 @@ def test_an_idle_client_that_holds_the_world_costs_no_memory_per_resource() -> N
         assert view is not None
         for subscription in peer.state.subscriptions:
             assert subscription.sent is view[subscription.type.type_url].versions
+
+
+@both
+def test_without_a_wait_the_order_is_kept_all_the_same(delta: bool) -> None:
+    peer = full(delta)
+    peer.state = StreamState(delta=delta, limits=Limits(order_wait_s=0.0))
+    peer.state.open("n")
+    peer.state.view = peer.cache.group("")
+    for rtype, names in ((CDS, ()), (EDS, ("a",)), (LDS, ()), (RDS, ("r",))):
+        peer.ask(rtype, *names)
+    peer.settle()
+    peer.change(cds={"b": 1}, eds={"a": 2}, lds={"l": 2}, rds={"r": 2}, remove={CDS: ["a"]})
+    sent = []
+    while (reply := peer.state.take(0.0)) is not None:
+        sent.append(said(reply)[0])
+    assert sent == ["CDS", "EDS", "LDS", "RDS"]
+    assert peer.state.wake_at() is None
+
+
+def test_groups_with_the_same_content_share_it() -> None:
+    cache = SnapshotCache()
+    for group in ("a", "b"):
+        cache.set(group, {EDS.type_url: {"x": make(EDS, "x", 1)}})
+    one, two = (cache.view_of(g, EDS.type_url).resources["x"] for g in ("a", "b"))
+    assert one is two
+    cache.set("b", {EDS.type_url: {"x": make(EDS, "x", 2)}})
+    assert cache.view_of("a", EDS.type_url).resources["x"] is one
