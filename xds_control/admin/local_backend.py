@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from xds_control import __version__
+from xds_control.admin import request_calls
 from xds_control.admin.backend import AdminEvent, BadRequest, NotOffered, ProcessorFacts, StatusFacts
 from xds_control.fleet.history import History
 from xds_control.fleet.life import LifeView
@@ -138,10 +139,12 @@ class LocalBackend:
     # Requests.
 
     async def explain(self, request: pb.ExplainRequestRequest) -> pb.ExplainRequestResponse:
-        raise NotOffered("control keeps no requests yet")
+        if request.shadow:
+            await self.get_shadow(pb.GetShadowRequest())
+        return await request_calls.explain(self.processors(), request)
 
     async def requests(self, request: pb.ListRequestsRequest) -> pb.ListRequestsResponse:
-        raise NotOffered("control keeps no requests yet")
+        return await request_calls.list_requests(self.processors(), request)
 
     # Policy.
 

@@ -150,6 +150,11 @@ class Decider:
         self.on_decision: Callable[[Decision, float], None] | None = None
         self._count = 0
 
+    def continue_from(self, before: Decider | None) -> None:
+        """Goes on counting decisions where the decider of an earlier policy stopped: ids stay unique."""
+        if before is not None:
+            self._count = before._count
+
     def decide(self, request: RequestView, now: float) -> Decision:
         """The decision for a whole request. `now`: monotonic seconds."""
         self._count += 1

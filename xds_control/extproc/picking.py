@@ -14,6 +14,7 @@ from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing import pick as reasons
 from xds_control.routing.disagg import connector_headers
+from xds_control.routing.explain import Record
 from xds_control.routing.picker import Picker
 from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState
 from xds_control.routing.subset import parse_hint
@@ -121,6 +122,21 @@ class PoolPicker:
             return None
         return Refusal(
             found.status, found.reason, _TEXT[found.reason], found.retry_after_s or None, found.dropped_reason
+        )
+
+    def explain(self, decision: Decision, headers: Mapping[str, str], now: float, limit: int = 32) -> Record | None:
+        """What `pick` would do and why, without doing it; None where Envoy's weights choose."""
+        if decision.pool not in self._pools:
+            return None
+        policy = self._picker.policy
+        return self._picker.explain(
+            decision.facts,
+            decision.pool,
+            now,
+            profile=decision.profile or (headers.get(policy.header, "") if policy.header else ""),
+            model=decision.model,
+            token=headers.get(self._token_header, "") if self._token_header else "",
+            limit=limit,
         )
 
     def finished(self, one: Finished, now: float) -> None:

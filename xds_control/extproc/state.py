@@ -9,6 +9,7 @@ from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Routes
 from xds_control.extproc.picking import PoolPicker
 from xds_control.extproc.reading import RequestReader
+from xds_control.extproc.recorder import Recorder
 from xds_control.extproc.responses import Observed, Response, Responses
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.inspect import TokenEstimator
@@ -35,6 +36,7 @@ class ProcessorState:
         self.reader: RequestReader | None = None
         self.picker: PoolPicker | None = None
         self.log: AccessLog | None = None
+        self.recorder: Recorder | None = None
         self.problem = ""
         self.requests = 0
         self.entries = 0
@@ -72,6 +74,8 @@ class ProcessorState:
         """Learns from requests that ended."""
         for finished in taken.finished:
             self.entries += 1
+            if self.recorder is not None:
+                self.recorder.on_finished(finished)
             if self.reader is not None:
                 self.reader.learn(finished)
             if self.picker is not None and (self._responses is None or self._responses.fresh(finished.id)):
@@ -90,14 +94,18 @@ class ProcessorState:
         finished = observed.finished()
         if finished is None:
             return
+        if self.recorder is not None:
+            self.recorder.on_finished(finished)
         if self.reader is not None:
             self.reader.learn(finished)
         if self.picker is not None:
             self.picker.finished(finished, observed.last_s)
 
-    def on_decision(self, decision: Any, _now: float) -> None:
+    def on_decision(self, decision: Any, now: float) -> None:
         """Counts a decision."""
         self.requests += 1
+        if self.recorder is not None:
+            self.recorder.on_decision(decision, now)
         key = (decision.pool, decision.rule, decision.reason)
         if key in self.decisions or len(self.decisions) < 4096:
             self.decisions[key] = self.decisions.get(key, 0) + 1
@@ -140,6 +148,11 @@ class ProcessorState:
             default_class=policy.classes.default,
         )
         decider.on_decision = self.on_decision
+        decider.continue_from(self.decider)
+        if self.recorder is None:
+            self.recorder = Recorder(policy.processors.requests, classes)
+        else:
+            self.recorder.use_policy(policy.processors.requests, classes)
         self._responses = Responses(policy.ext_proc, self._clock, self.on_observed)
         self.decider = decider
         self.policy = policy

@@ -22,6 +22,7 @@ from xds_control.extproc.decide import Decider
 from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.fleet_client import FleetClient, FleetSecurity
 from xds_control.extproc.heap import keep_heap
+from xds_control.extproc.requests_service import RequestsService
 from xds_control.extproc.server import SERVICE
 from xds_control.extproc.state import ProcessorState
 from xds_control.fleet.snapshot import Snapshot
@@ -87,6 +88,7 @@ class Processor:
         self.access_log = AccessLogService(self.state.log, self._on_taken)
         registrar: Any = edge  # takes services as a grpc.aio.Server does
         self.access_log.add_to(registrar)
+        registrar.add_generic_rpc_handlers((RequestsService(self.state).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self.health, registrar)
         for name in ("", "liveness", "readiness", SERVICE):
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -57,6 +57,16 @@ class ControlPolicy(Section, frozen=True):
             check_listen(self.admin, "admin")
 
 
+class RequestRecords(Section, frozen=True):
+    """Requests that each processor keeps for `xds-control requests` and `explain`; never their prompts."""
+
+    notable: Annotated[
+        int, meta("newest requests that were slow, failed, fell back or were refused", ge=0, le=100_000)
+    ] = 512
+    sampled: Annotated[int, meta("newest of the others, by sample_share", ge=0, le=100_000)] = 256
+    sample_share: Annotated[float, meta("share of the others that is kept", unit="ratio", ge=0, le=1)] = 0.01
+
+
 class ProcessorPolicy(Section, frozen=True):
     """The processors: ext_proc and the access log service, O(requests) work."""
 
@@ -70,6 +80,7 @@ class ProcessorPolicy(Section, frozen=True):
     http: Annotated[
         str, meta("address of the first processor's `/metrics` and `/healthz`; the next ones count the port up")
     ] = "127.0.0.1:18110"
+    requests: Annotated[RequestRecords, meta("what is kept of requests, to be looked at")] = RequestRecords()
     report_s: Annotated[float, meta("how often a processor reports to control", unit="s", ge=0.02, le=10)] = 0.1
     access_log_flush_s: Annotated[
         float, meta("how long Envoy may hold access log entries back", unit="s", ge=0.01, le=10)

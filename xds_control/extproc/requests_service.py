@@ -1,0 +1,100 @@
+"""What a processor tells control of requests: two calls of the Admin service, about its own requests only.
+
+`ExplainRequest` looks up a request by its id or tries one, `ListRequests` lists what is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import grpc
+
+from xds_control.admin.request_views import explanation_message
+from xds_control.extproc.recorder import Kept
+from xds_control.extproc.request import RequestView
+from xds_control.extproc.state import ProcessorState
+from xds_control.proto import admin_pb2 as pb
+
+SERVICE: Final = "xds_control.admin.v1.Admin"
+LIST_DEFAULT: Final = 50
+LIST_MOST: Final = 1_000
+
+
+class RequestsService:
+    """Serves the recorder and the decider of a processor."""
+
+    def __init__(self, state: ProcessorState) -> None:
+        self._state = state
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """To be added to a server."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "ExplainRequest": grpc.unary_unary_rpc_method_handler(
+                    self.explain,
+                    request_deserializer=pb.ExplainRequestRequest.FromString,
+                    response_serializer=pb.ExplainRequestResponse.SerializeToString,
+                ),
+                "ListRequests": grpc.unary_unary_rpc_method_handler(
+                    self.list,
+                    request_deserializer=pb.ListRequestsRequest.FromString,
+                    response_serializer=pb.ListRequestsResponse.SerializeToString,
+                ),
+            },
+        )
+
+    async def explain(self, request: pb.ExplainRequestRequest, context: Any) -> pb.ExplainRequestResponse:
+        """A kept request, or a new one that is tried and not sent. NOT_FOUND for an id that is not kept."""
+        if request.request_id:
+            kept = self._state.recorder.find(request.request_id) if self._state.recorder is not None else None
+            if kept is None:
+                await context.abort(grpc.StatusCode.NOT_FOUND, f"request {request.request_id!r} is not kept")
+            assert kept is not None
+            return pb.ExplainRequestResponse(explanation=self._message(kept))
+        return pb.ExplainRequestResponse(explanation=self._dry_run(request.request))
+
+    async def list(self, request: pb.ListRequestsRequest, _context: Any) -> pb.ListRequestsResponse:
+        """Kept requests, newest first."""
+        recorder = self._state.recorder
+        limit = min(request.limit or LIST_DEFAULT, LIST_MOST)
+        found = [one for one in recorder.newest() if _wanted(one, request)] if recorder is not None else []
+        return pb.ListRequestsResponse(requests=[self._message(one) for one in found[:limit]])
+
+    def _message(self, kept: Kept) -> pb.RequestExplanation:
+        picker = self._state.picker
+        record = picker.picker.records.find(kept.decision.id) if picker is not None else None
+        at = time.time() - (time.monotonic() - kept.at)
+        return explanation_message(
+            kept.decision,
+            at,
+            record,
+            processor=self._state.processor,
+            outcome=kept.outcome,
+            notable=kept.notable,
+        )
+
+    def _dry_run(self, request: pb.HttpRequest) -> pb.RequestExplanation:
+        decider, picker = self._state.decider, self._state.picker
+        assert decider is not None  # the port opens only once there is a policy
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        headers |= {":path": request.path, ":method": request.method or "POST"}
+        view = RequestView(headers, request.body, has_body=bool(request.body))
+        decision, _rules = decider.dry_run(view)
+        record = picker.explain(decision, headers, time.monotonic()) if picker is not None else None
+        if record is not None and record.pick.addresses and decision.immediate is None:
+            decision.reason, decision.destinations = "picked", tuple(record.pick.addresses)
+            decision.matched_tokens = record.pick.matched_tokens
+        return explanation_message(decision, time.time(), record, processor=self._state.processor, dry_run=True)
+
+
+def _wanted(kept: Kept, request: pb.ListRequestsRequest) -> bool:
+    if request.notable and kept.notable not in request.notable:
+        return False
+    if request.pool and kept.decision.pool != request.pool:
+        return False
+    return not request.endpoint or (
+        request.endpoint in kept.decision.destinations
+        or (kept.outcome is not None and kept.outcome.endpoint == request.endpoint)
+    )
