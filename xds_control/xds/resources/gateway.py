@@ -143,14 +143,15 @@ def ext_proc(
         processing_mode=ProcessingMode(
             request_header_mode=SEND,
             request_body_mode=_BODY_MODES[settings.body_mode],
-            request_trailer_mode=SEND if duplex else SKIP,
+            request_trailer_mode=SEND if duplex or streamed else SKIP,
             response_header_mode=SEND if observe else SKIP,
             response_body_mode=_BODY_MODES["full_duplex"] if observe and duplex else ProcessingModeBodySendMode.NONE,
             response_trailer_mode=SEND if observe and duplex else SKIP,
         ),
         # STREAMED pays only when the body need not wait for the header answer (design fact 5)
         send_body_without_waiting_for_header_response=streamed,
-        allow_content_length_header=streamed,
+        # full duplex too: without it Envoy drops the length that the processor sets, and the body goes on chunked
+        allow_content_length_header=streamed or duplex,
         forward_rules=None
         if forwarded is None
         else HeaderForwardingRules(
