@@ -36,6 +36,7 @@ from xds_control.admin.policy_file import PolicyFile
 from xds_control.admin.samples import control_samples
 from xds_control.admin.server import serve_admin
 from xds_control.admin.service import AdminService
+from xds_control.admin.shadow import Shadow
 from xds_control.admin.state_view import state_view
 from xds_control.admin.switching import Switching
 from xds_control.discovery.dns import Resolver
@@ -93,6 +94,7 @@ class Control:
             Switching(self), store, loaded, record, on_change=self._on_policy, on_refused=self._on_policy_refused
         )
         self.backend = LocalBackend(self)
+        self.shadow = Shadow(self)
         self.policy_file = None if path is None else PolicyFile(path, mark, self._push_file)
         self.orders = Orders(self.core, store)
         self.exporters = Exporters(self.core)
@@ -203,6 +205,8 @@ class Control:
         if request.HasField("window"):
             self.core.on_window(request.window, now)
             self.hub.report(source, request.window, now)
+            if request.window.HasField("shadow"):
+                self.shadow.on_window(request.window.shadow)
             if request.window.tokens:
                 self._estimators[source] = request.window.tokens
         for signals in request.signals:
@@ -294,6 +298,7 @@ class Control:
         tick = self.core.tick(now)
         self.hub.expire(now)
         self.hub.publish(tick.snapshot)
+        self.shadow.tick(now)
         for event in tick.events:
             self._log.info(
                 "endpoint-state",

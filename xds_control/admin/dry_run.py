@@ -70,11 +70,11 @@ def try_policy(core: ControlCore, policy: Policy, endpoints: Sequence[Endpoint],
     for endpoint in endpoints:
         members[endpoint.pool].append(endpoint)
     for pool in policy.pools:
-        before = _shares(live.get(pool.name))
+        before = pool_shares(live.get(pool.name))
         inputs = core.inputs_of(pool.models, members[pool.name], now, assume_ready=True)
         result = core.new_engine(policy, pool).tick(inputs, now)
         after = {one.address: one for one in result.endpoints}
-        moves = _moves(pool.name, before, after)
+        moves = weight_moves(pool.name, before, after)
         weights += [move for move in moves if _differs(move)]
         if before:
             moved[pool.name] = sum(abs(move.share - move.share_before) for move in moves) / 2.0
@@ -83,8 +83,8 @@ def try_policy(core: ControlCore, policy: Policy, endpoints: Sequence[Endpoint],
                 emptied.append(pool.name)
     for name, gone in live.items():
         if name not in members:
-            before = _shares(gone)
-            weights += _moves(name, before, {})
+            before = pool_shares(gone)
+            weights += weight_moves(name, before, {})
             if gone.endpoints:
                 emptied.append(name)
             if before:
@@ -97,7 +97,7 @@ def try_policy(core: ControlCore, policy: Policy, endpoints: Sequence[Endpoint],
     )
 
 
-def _shares(pool: PoolSnapshot | None) -> dict[str, tuple[int, float]]:
+def pool_shares(pool: PoolSnapshot | None) -> dict[str, tuple[int, float]]:
     """Address → weight, share of the traffic of the first priority."""
     if pool is None:
         return {}
@@ -108,7 +108,10 @@ def _shares(pool: PoolSnapshot | None) -> dict[str, tuple[int, float]]:
     }
 
 
-def _moves(pool: str, before: Mapping[str, tuple[int, float]], after: Mapping[str, EndpointWeight]) -> list[WeightMove]:
+def weight_moves(
+    pool: str, before: Mapping[str, tuple[int, float]], after: Mapping[str, EndpointWeight]
+) -> list[WeightMove]:
+    """Every endpoint of a pool. before: as of `pool_shares`; after: the weights of another engine."""
     total = sum(one.weight for one in after.values() if one.priority == 0)
     total_before = sum(weight for weight, share in before.values() if share > 0.0)
     # a new engine begins on its own scale; the live one keeps the pool's total

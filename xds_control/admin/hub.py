@@ -30,6 +30,7 @@ class Watcher:
     since: float
     sent: Snapshot | None = None
     sent_policy: str = ""
+    sent_shadow: str = ""
     sent_estimates: bytes = b""
     sent_outstanding: int = -1
     prefixes: deque[pb.PrefixAdd] = field(default_factory=lambda: deque(maxlen=MAX_PREFIXES))
@@ -53,6 +54,7 @@ class Hub:
         self._stale_s = stale_s
         self._snapshot: Snapshot | None = None
         self._policy = pb.Policy()
+        self._shadow = pb.Policy()
         self._estimates: dict[str, bytes] = {}
         self._outstanding_version = 0
         self._deltas: tuple[tuple[str, int, int], bytes] | None = None
@@ -67,6 +69,10 @@ class Hub:
     def publish_policy(self, version: str, json: bytes) -> None:
         """The policy that processors compile."""
         self._policy = pb.Policy(version=version, json=json)
+
+    def publish_shadow(self, version: str, json: bytes) -> None:
+        """The policy that processors try on a sample of their requests; an empty version for none."""
+        self._shadow = pb.Policy(version=version, json=json)
 
     def publish_estimates(self, processor: str, state: bytes) -> None:
         """Token estimates that all the others than `processor` learned."""
@@ -130,6 +136,8 @@ class Hub:
         extra = pb.WatchResponse()
         if watcher.sent_policy != self._policy.version:
             extra.policy.CopyFrom(self._policy)
+        if watcher.sent_shadow != self._shadow.version:
+            extra.shadow.CopyFrom(self._shadow)
         estimates = self._estimates.get(watcher.processor, b"")
         if watcher.sent_estimates != estimates:
             extra.estimates.tokens = estimates
@@ -140,6 +148,7 @@ class Hub:
             return None
         watcher.sent = snapshot
         watcher.sent_policy = self._policy.version
+        watcher.sent_shadow = self._shadow.version
         watcher.sent_estimates = estimates
         if body is None:
             body = pb.WatchResponse(epoch=snapshot.epoch, version=snapshot.version).SerializeToString()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xds_control import __version__
 from xds_control.admin import request_calls
-from xds_control.admin.backend import AdminEvent, BadRequest, NotOffered, ProcessorFacts, StatusFacts
+from xds_control.admin.backend import AdminEvent, BadRequest, ProcessorFacts, StatusFacts
 from xds_control.fleet.history import History
 from xds_control.fleet.life import LifeView
 from xds_control.fleet.override import Override
@@ -51,6 +51,7 @@ class LocalBackend:
             agents=sum(1 for kind in control.fleet.sources.values() if kind == "agent"),
             ready=ready,
             problems=tuple(control.problems()),
+            shadow_version=control.shadow.version,
             log_level=self._level,
         )
 
@@ -139,8 +140,8 @@ class LocalBackend:
     # Requests.
 
     async def explain(self, request: pb.ExplainRequestRequest) -> pb.ExplainRequestResponse:
-        if request.shadow:
-            await self.get_shadow(pb.GetShadowRequest())
+        if request.shadow and not self._control.shadow.version:
+            raise BadRequest("there is no shadow policy; set one with `xds-control policy shadow set`")
         return await request_calls.explain(self.processors(), request)
 
     async def requests(self, request: pb.ListRequestsRequest) -> pb.ListRequestsResponse:
@@ -167,13 +168,13 @@ class LocalBackend:
         return await self._control.policies.rollback(request, who)
 
     async def get_shadow(self, request: pb.GetShadowRequest) -> pb.GetShadowResponse:
-        raise NotOffered("shadow policies are not offered yet; `xds-control policy diff` shows one moment's weights")
+        return self._control.shadow.get()
 
     async def set_shadow(self, request: pb.SetShadowRequest, who: str) -> pb.GetShadowResponse:
-        return await self.get_shadow(pb.GetShadowRequest())
+        return self._control.shadow.set(request, who)
 
     async def clear_shadow(self, request: pb.ClearShadowRequest, who: str) -> pb.GetShadowResponse:
-        return await self.get_shadow(pb.GetShadowRequest())
+        return self._control.shadow.clear(request, who)
 
     # Logs.
 

@@ -12,6 +12,7 @@ from xds_control.cli.certs import certs
 from xds_control.cli.demo import demo
 from xds_control.cli.policy import policy
 from xds_control.cli.serve import bootstrap, control, processor, serve
+from xds_control.cli.shadow import shadow
 from xds_control.cli.simulate import command as simulate
 
 
@@ -26,3 +27,4 @@ def main() -> None:
 
 for command in (serve, control, processor, bootstrap, demo, agent, calibrate, simulate, policy, certs, *ADMIN_COMMANDS):
     main.add_command(command)
+policy.add_command(shadow)

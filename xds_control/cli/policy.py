@@ -48,11 +48,11 @@ def validate(paths: tuple[Path, ...], output: str) -> None:
         loaded = load_files(_read(paths), CHECKS)
     except PolicyError as error:
         found = pb.ValidatePolicyResponse(problems=[_message(problem) for problem in error.problems])
-        _report(found, output)
+        report(found, output)
         sys.exit(EXIT_BAD_INPUT)
     notes = [_message(problem) for problem in warnings(loaded.policy)]
     found = pb.ValidatePolicyResponse(ok=True, version=loaded.version, warnings=notes)
-    _report(found, output)
+    report(found, output)
 
 
 @policy.command()
@@ -64,9 +64,9 @@ def diff(client: AdminClient, paths: tuple[Path, ...], output: str) -> None:
 
     Example: xds-control policy diff policy.yaml
     """
-    answer = client.call("DiffPolicy", pb.DiffPolicyRequest(files=_files(paths)))
+    answer = client.call("DiffPolicy", pb.DiffPolicyRequest(files=files_of(paths)))
     if answer.problems:
-        _report(answer, output)
+        report(answer, output)
         sys.exit(EXIT_BAD_INPUT)
     _notes(answer.warnings)
     emit(output, answer, lambda: _diff(answer.diff))
@@ -102,7 +102,7 @@ def push(
     Example: xds-control policy push policy.yaml --reason "two more replicas" --expect-version 4f3a12bc90de
     """
     request = pb.PushPolicyRequest(
-        files=_files(paths), expect_version=expect_version, force=force, reason=reason, dry_run=dry_run
+        files=files_of(paths), expect_version=expect_version, force=force, reason=reason, dry_run=dry_run
     )
     _changed(client.call("PushPolicy", request), output, dry_run)
 
@@ -204,7 +204,8 @@ def _read(paths: Sequence[Path]) -> Files:
     return files
 
 
-def _files(paths: Sequence[Path]) -> list[Any]:
+def files_of(paths: Sequence[Path]) -> list[Any]:
+    """The files as messages; says what is wrong with them and exits when they cannot be read."""
     try:
         return [pb.PolicyFile(name=name, text=text) for name, text in _read(paths)]
     except PolicyError as error:
@@ -233,7 +234,8 @@ def _notes(notes: Iterable[Any]) -> None:
         click.echo(f"warning: {_text(note)}", err=True)
 
 
-def _report(answer: Any, output: str) -> None:
+def report(answer: Any, output: str) -> None:
+    """Problems and warnings of an answer."""
     if output != "table":
         emit(output, answer, lambda: ())
         return
@@ -249,7 +251,7 @@ def _report(answer: Any, output: str) -> None:
 
 def _changed(answer: Any, output: str, dry_run: bool) -> None:
     if answer.problems:
-        _report(answer, output)
+        report(answer, output)
         sys.exit(EXIT_BAD_INPUT)
     _notes(answer.warnings)
     emit(output, answer, lambda: _outcome(answer, dry_run))
@@ -289,8 +291,8 @@ def _diff(diff: Any) -> Iterable[RenderableType]:
             made.add_row(
                 one.pool,
                 one.endpoint,
-                _weight(one, "weight_before"),
-                _weight(one, "weight"),
+                weight_text(one, "weight_before"),
+                weight_text(one, "weight"),
                 percent(one.share_before, 1),
                 percent(one.share, 1),
                 one.why,
@@ -304,6 +306,7 @@ def _diff(diff: Any) -> Iterable[RenderableType]:
         yield Text(f"needs --force: {diff.why_force}", style="yellow")
 
 
-def _weight(one: Any, field: str) -> str:
+def weight_text(one: Any, field: str) -> str:
+    """A weight of a change, - where there is none."""
     value = optional(one, field)
     return "-" if value is None else f"{value:.0f}"

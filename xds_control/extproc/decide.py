@@ -16,7 +16,9 @@ from xds_control.inspect.facts import BodyProblem, RequestFacts
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.routing import Limits, Reject, RoutingPolicy
+from xds_control.routing.explain import Record
 from xds_control.routing.models import ModelChoice, ModelRoutes, compile_models
+from xds_control.routing.pick import Pick as Priced
 from xds_control.routing.rules import CompiledRule, RuleSet, compile_rules
 from xds_control.routing.view import RoutingView
 
@@ -42,7 +44,7 @@ class Pick:
 
     matched_tokens: prompt tokens believed cached at the first one. headers: further request headers (prefill endpoint,
     data-parallel rank). scores: by address, for those who ask for them. metadata: further facts that come back with
-    the outcome.
+    the outcome. priced: the picker's own answer, for explanations.
     """
 
     destinations: tuple[str, ...]
@@ -50,6 +52,7 @@ class Pick:
     headers: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, float] | None = None
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
+    priced: Priced | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,13 @@ class Refusal:
     def code(self) -> str:
         """The code in the answer's body."""
         return self.body_code or self.reason
+
+
+Explain = Callable[[Decision, RequestView], "tuple[Pick | Refusal | None, Record | None]"]
+"""What a picker would do, without doing it."""
+
+Beside = Callable[[RequestView], "Callable[[Decision], None] | None"]
+"""Called before a request is decided; what it gives is told the decision. None: not this request."""
 
 
 class Picker(Protocol):
@@ -148,6 +158,7 @@ class Decider:
         self.processor = processor
         self.default_class = default_class
         self.on_decision: Callable[[Decision, float], None] | None = None
+        self.beside: Beside | None = None
         self._count = 0
 
     def continue_from(self, before: Decider | None) -> None:
@@ -158,6 +169,7 @@ class Decider:
     def decide(self, request: RequestView, now: float) -> Decision:
         """The decision for a whole request. `now`: monotonic seconds."""
         self._count += 1
+        told = None if self.beside is None else self.beside(request)
         facts = self._inspect(request)
         decision = Decision(f"{self.processor}-{self._count:x}", facts, self.processor)
         refusal = self._body_refusal(request, facts)
@@ -169,20 +181,32 @@ class Decider:
                 decision.hold = admitted
                 return decision
             refusal = admitted
-        return self.finish(decision, request, refusal, now)
+        self.finish(decision, request, refusal, now)
+        if told is not None:
+            told(decision)
+        return decision
 
-    def dry_run(self, request: RequestView) -> tuple[Decision, list[tuple[str, bool, str]]]:
-        """What would be decided before any pick, with nothing counted, charged or admitted; and for each rule its
-        name, whether it is true for the request, and the error when it could not be evaluated."""
+    def dry_run(
+        self, request: RequestView, explain: Explain | None = None
+    ) -> tuple[Decision, list[tuple[str, bool, str]], Record | None]:
+        """What would be decided, with nothing counted, charged or admitted; for each rule its name, whether it is true
+        for the request, and the error when it could not be evaluated; and the candidates.
+
+        explain: prices the candidates; None leaves the pick out.
+        """
         facts = self._inspect(request)
         decision = Decision("dry-run", facts, self.processor)
         rules = self.routes.rules.explain(facts, request.headers, self.view)
         refusal = self._body_refusal(request, facts) or self._route(decision, request, count=False)
+        record: Record | None = None
+        if refusal is None and explain is not None and decision.pool:
+            picked, record = explain(decision, request)
+            refusal = self._take(decision, picked)
         if refusal is None:
             self._write_headers(decision)
         else:
             self._refuse(decision, refusal)
-        return decision, rules
+        return decision, rules, record
 
     def finish(self, decision: Decision, request: RequestView, refusal: Refusal | None, now: float) -> Decision:
         """Completes a decision that was held: `refusal` is what the wait ended with, None when it was let in."""
@@ -302,7 +326,9 @@ class Decider:
 
     def _pick(self, decision: Decision, request: RequestView, picker: Picker, now: float) -> Refusal | None:
         subset = request.subset if self.policy.subset_hint else None
-        picked = picker.pick(decision, request.headers, subset, now)
+        return self._take(decision, picker.pick(decision, request.headers, subset, now))
+
+    def _take(self, decision: Decision, picked: Pick | Refusal | None) -> Refusal | None:
         if isinstance(picked, Refusal):
             return picked
         if picked is not None and picked.destinations:
@@ -310,6 +336,7 @@ class Decider:
             decision.matched_tokens = picked.matched_tokens
             decision.headers.update(picked.headers)
             decision.more_metadata = picked.metadata
+            decision.priced = picked.priced
             if self.policy.emit_scores:
                 decision.scores = picked.scores
         return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from xds_control.inspect.facts import RequestFacts
 from xds_control.policy import headers as names
+from xds_control.routing.pick import Pick as Priced
 
 MetadataValue = str | float | int
 
@@ -52,6 +53,7 @@ class Decision:
     original_model: the client's model name when the body names another one, else "".
     hold: set while admission keeps the request back; the decision is then not complete.
     response_headers: headers to set on the answer, where the data plane shows it to the processor.
+    priced: the picker's own answer, for explanations.
     """
 
     id: str
@@ -77,6 +79,7 @@ class Decision:
     more_metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     hold: Hold | None = None
     response_headers: dict[str, str] = field(default_factory=dict)
+    priced: Priced | None = None
 
     @property
     def destination(self) -> str:

@@ -15,6 +15,7 @@ from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing import pick as reasons
 from xds_control.routing.disagg import connector_headers
 from xds_control.routing.explain import Record
+from xds_control.routing.pick import Pick as Priced
 from xds_control.routing.picker import Picker
 from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState
 from xds_control.routing.subset import parse_hint
@@ -27,6 +28,7 @@ _TEXT = {
     reasons.SATURATED: "Every endpoint is at its limit; try again later.",
     reasons.FILTERED: "No endpoint can serve this request.",
     reasons.NOT_CACHED: "No endpoint has a cached prefix of this request.",
+    reasons.SHEDDABLE: "Every endpoint is busy, and requests of this class can wait; try again later.",
     reasons.SHED: "The answer would begin too late; try again later.",
 }
 _IF_AVAILABLE = "if-available"
@@ -117,27 +119,45 @@ class PoolPicker:
                 self._rooms += 1
                 room = zlib.crc32(f"{decision.id}/{self._rooms}".encode())
                 extra = connector_headers(disagg, found.prefill, found.address, decision.id, room)
-            return Pick(found.addresses, found.matched_tokens, extra, found.scores or None, told)
+            return Pick(found.addresses, found.matched_tokens, extra, found.scores or None, told, found)
+        return self._nobody(found, decision, subset)
+
+    def _nobody(self, found: Priced, decision: Decision, subset: tuple[str, ...] | None) -> Refusal | None:
+        """There is no pick: None leaves the choice to Envoy's weights."""
         if found.reason in _PASS and subset is None and self._leaves(decision.pool):
             return None
-        return Refusal(
-            found.status, found.reason, _TEXT[found.reason], found.retry_after_s or None, found.dropped_reason
-        )
+        text = _TEXT.get(found.reason, "No endpoint can take this request now.")
+        return Refusal(found.status, found.reason, text, found.retry_after_s or None, found.dropped_reason)
 
-    def explain(self, decision: Decision, headers: Mapping[str, str], now: float, limit: int = 32) -> Record | None:
-        """What `pick` would do and why, without doing it; None where Envoy's weights choose."""
+    def explain(
+        self,
+        decision: Decision,
+        headers: Mapping[str, str],
+        subset: tuple[str, ...] | None,
+        now: float,
+        limit: int = 32,
+    ) -> tuple[Pick | Refusal | None, Record | None]:
+        """What `pick` would answer, refusals by prediction left out, and the candidates; nothing is charged.
+
+        None without candidates where Envoy's weights choose.
+        """
         if decision.pool not in self._pools:
-            return None
+            return None, None
         policy = self._picker.policy
-        return self._picker.explain(
+        record = self._picker.explain(
             decision.facts,
             decision.pool,
             now,
+            subset=subset,
             profile=decision.profile or (headers.get(policy.header, "") if policy.header else ""),
             model=decision.model,
             token=headers.get(self._token_header, "") if self._token_header else "",
             limit=limit,
         )
+        found = record.pick
+        if not found.addresses:
+            return self._nobody(found, decision, subset), record
+        return Pick(found.addresses, found.matched_tokens, {}, found.scores or None, {}, found), record
 
     def finished(self, one: Finished, now: float) -> None:
         """A request ended, whoever picked for it."""

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 
 from xds_control.admin.request_views import explanation_message
+from xds_control.extproc.decision import Decision
 from xds_control.extproc.recorder import Kept
 from xds_control.extproc.request import RequestView
 from xds_control.extproc.state import ProcessorState
 from xds_control.proto import admin_pb2 as pb
+from xds_control.routing.explain import Record
 
 SERVICE: Final = "xds_control.admin.v1.Admin"
 LIST_DEFAULT: Final = 50
@@ -53,7 +56,11 @@ class RequestsService:
                 await context.abort(grpc.StatusCode.NOT_FOUND, f"request {request.request_id!r} is not kept")
             assert kept is not None
             return pb.ExplainRequestResponse(explanation=self._message(kept))
-        return pb.ExplainRequestResponse(explanation=self._dry_run(request.request))
+        answer = pb.ExplainRequestResponse(explanation=self._dry_run(request.request, self._state.dry_run))
+        shadow = self._state.shadow
+        if request.shadow and shadow is not None:
+            answer.shadow.CopyFrom(self._dry_run(request.request, shadow.dry_run))
+        return answer
 
     async def list(self, request: pb.ListRequestsRequest, _context: Any) -> pb.ListRequestsResponse:
         """Kept requests, newest first."""
@@ -75,17 +82,17 @@ class RequestsService:
             notable=kept.notable,
         )
 
-    def _dry_run(self, request: pb.HttpRequest) -> pb.RequestExplanation:
-        decider, picker = self._state.decider, self._state.picker
-        assert decider is not None  # the port opens only once there is a policy
+    def _dry_run(
+        self, request: pb.HttpRequest, decide: Callable[[RequestView], tuple[Decision, Record | None]]
+    ) -> pb.RequestExplanation:
+        # what Envoy does not send to the processors decides nothing
         headers = {name.lower(): value for name, value in request.headers.items()}
+        forwarded = self._state.forwarded
+        if forwarded is not None:
+            headers = {name: value for name, value in headers.items() if name in forwarded}
         headers |= {":path": request.path, ":method": request.method or "POST"}
         view = RequestView(headers, request.body, has_body=bool(request.body))
-        decision, _rules = decider.dry_run(view)
-        record = picker.explain(decision, headers, time.monotonic()) if picker is not None else None
-        if record is not None and record.pick.addresses and decision.immediate is None:
-            decision.reason, decision.destinations = "picked", tuple(record.pick.addresses)
-            decision.matched_tokens = record.pick.matched_tokens
+        decision, record = decide(view)
         return explanation_message(decision, time.time(), record, processor=self._state.processor, dry_run=True)
 
 

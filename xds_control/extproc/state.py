@@ -7,15 +7,20 @@ from typing import Any
 
 from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Routes
+from xds_control.extproc.decision import Decision
 from xds_control.extproc.picking import PoolPicker
 from xds_control.extproc.reading import RequestReader
 from xds_control.extproc.recorder import Recorder
+from xds_control.extproc.request import RequestView
 from xds_control.extproc.responses import Observed, Response, Responses
+from xds_control.extproc.shadow import ShadowDecider
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.inspect import TokenEstimator
 from xds_control.policy.load import decode_policy
 from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
+from xds_control.routing.explain import Record
+from xds_control.routing.forwarded import forwarded_headers
 from xds_control.routing.view import RoutingView
 from xds_control.signals.accesslog import AccessLog, Taken
 
@@ -37,6 +42,8 @@ class ProcessorState:
         self.picker: PoolPicker | None = None
         self.log: AccessLog | None = None
         self.recorder: Recorder | None = None
+        self.shadow: ShadowDecider | None = None
+        self.forwarded: frozenset[str] | None = None
         self.problem = ""
         self.requests = 0
         self.entries = 0
@@ -44,6 +51,7 @@ class ProcessorState:
         self._started = now
         self._clock = clock or (lambda: now)
         self._responses: Responses | None = None
+        self._shadow_message = pb.Policy()
 
     @property
     def ready(self) -> bool:
@@ -59,12 +67,16 @@ class ProcessorState:
             except (PolicyError, ValueError) as error:
                 self.problem = f"policy {message.policy.version}: {error}"
         self.snapshot = snapshot
+        if message.full or message.HasField("shadow"):
+            self._use_shadow(message.shadow)
         decider, policy = self.decider, self.policy
         news = message.full or message.pools or message.removed_pools
         if decider is not None and policy is not None and (news or not decider.view.pools):
             decider.view = RoutingView.build(snapshot.pools, snapshot.version, policy.routing.slo_target)
             if self.picker is not None:
                 self.picker.update(snapshot, now)
+            if self.shadow is not None:
+                self.shadow.update(snapshot)
         if message.HasField("peers") and self.picker is not None:
             self.picker.merge_peers(message.peers, now)
         if message.HasField("estimates") and self.reader is not None:
@@ -116,11 +128,43 @@ class ProcessorState:
         for (pool, rule, reason), count in self.decisions.items():
             window.decisions.add(pool=pool, rule=rule, reason=reason, count=count)
         self.decisions.clear()
+        if self.shadow is not None:
+            self.shadow.fill(window)
         if self.picker is not None:
             self.picker.fill(window, now)
         if self.reader is not None:
             window.tokens = self.reader.export()
         return window
+
+    def dry_run(self, request: RequestView) -> tuple[Decision, Record | None]:
+        """What would be decided, and among whom; nothing is counted or charged."""
+        decider, picker = self.decider, self.picker
+        assert decider is not None  # the port opens only once there is a policy
+        explain = None if picker is None else lambda one, view: picker.explain(one, view.headers, None, self._clock())
+        decision, _rules, record = decider.dry_run(request, explain)
+        return decision, record
+
+    def _use_shadow(self, message: pb.Policy) -> None:
+        """Another shadow policy; one that does not compile is left out, and said so."""
+        self.shadow = None
+        if message.version and self.policy is not None and self.reader is not None and self.picker is not None:
+            try:
+                self.shadow = ShadowDecider(
+                    decode_policy(message.json),
+                    message.version,
+                    RequestReader(self.policy.inspect, self.reader.estimator),
+                    self.picker,
+                    self.policy,
+                    self.processor,
+                    self._clock,
+                )
+                if self.snapshot is not None:
+                    self.shadow.update(self.snapshot)
+            except (PolicyError, ValueError) as error:
+                self.problem = f"shadow policy {message.version}: {error}"
+        self._shadow_message = message
+        if self.decider is not None:
+            self.decider.beside = None if self.shadow is None else self.shadow.beside
 
     def _use_policy(self, policy: Policy, version: str, now: float) -> None:
         routes = Routes.compile(policy.routing, [pool.name for pool in policy.pools])
@@ -157,3 +201,7 @@ class ProcessorState:
         self.decider = decider
         self.policy = policy
         self.policy_version = version
+        names = forwarded_headers(policy)
+        self.forwarded = None if names is None else frozenset(names)
+        if self.shadow is not None:
+            self._use_shadow(self._shadow_message)  # it compares with the live policy

@@ -1187,7 +1187,7 @@ class ClearShadowRequest(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class GetShadowResponse(_message.Message):
-    __slots__ = ("info", "weights", "moved", "requests", "same_pool", "same_endpoint", "predicted", "problems")
+    __slots__ = ("info", "weights", "moved", "requests", "same_pool", "same_endpoint", "predicted", "problems", "picks")
     class MovedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1210,6 +1210,7 @@ class GetShadowResponse(_message.Message):
     SAME_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    PICKS_FIELD_NUMBER: _ClassVar[int]
     info: PolicyVersion
     weights: _containers.RepeatedCompositeFieldContainer[WeightChange]
     moved: _containers.ScalarMap[str, float]
@@ -1218,7 +1219,8 @@ class GetShadowResponse(_message.Message):
     same_endpoint: int
     predicted: _containers.ScalarMap[str, float]
     problems: _containers.RepeatedCompositeFieldContainer[Problem]
-    def __init__(self, info: _Optional[_Union[PolicyVersion, _Mapping]] = ..., weights: _Optional[_Iterable[_Union[WeightChange, _Mapping]]] = ..., moved: _Optional[_Mapping[str, float]] = ..., requests: _Optional[int] = ..., same_pool: _Optional[int] = ..., same_endpoint: _Optional[int] = ..., predicted: _Optional[_Mapping[str, float]] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ...) -> None: ...
+    picks: int
+    def __init__(self, info: _Optional[_Union[PolicyVersion, _Mapping]] = ..., weights: _Optional[_Iterable[_Union[WeightChange, _Mapping]]] = ..., moved: _Optional[_Mapping[str, float]] = ..., requests: _Optional[int] = ..., same_pool: _Optional[int] = ..., same_endpoint: _Optional[int] = ..., predicted: _Optional[_Mapping[str, float]] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., picks: _Optional[int] = ...) -> None: ...
 
 class ListAuditRequest(_message.Message):
     __slots__ = ("limit", "endpoint")

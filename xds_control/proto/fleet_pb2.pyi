@@ -17,7 +17,7 @@ class WatchRequest(_message.Message):
     def __init__(self, processor: _Optional[str] = ..., ext_proc_address: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("epoch", "version", "full", "pools", "removed_pools", "policy", "peers", "estimates")
+    __slots__ = ("epoch", "version", "full", "pools", "removed_pools", "policy", "peers", "estimates", "shadow")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class WatchResponse(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ESTIMATES_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     version: int
     full: bool
@@ -34,7 +35,8 @@ class WatchResponse(_message.Message):
     policy: Policy
     peers: PeerState
     estimates: Estimates
-    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., full: _Optional[bool] = ..., pools: _Optional[_Iterable[_Union[Pool, _Mapping]]] = ..., removed_pools: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., peers: _Optional[_Union[PeerState, _Mapping]] = ..., estimates: _Optional[_Union[Estimates, _Mapping]] = ...) -> None: ...
+    shadow: Policy
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., full: _Optional[bool] = ..., pools: _Optional[_Iterable[_Union[Pool, _Mapping]]] = ..., removed_pools: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., peers: _Optional[_Union[PeerState, _Mapping]] = ..., estimates: _Optional[_Union[Estimates, _Mapping]] = ..., shadow: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
 
 class Policy(_message.Message):
     __slots__ = ("version", "json")
@@ -219,7 +221,7 @@ class Hello(_message.Message):
     def __init__(self, source: _Optional[str] = ..., kind: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Window(_message.Message):
-    __slots__ = ("period_s", "outcomes", "prefixes", "outstanding", "rates", "tokens", "decisions", "load")
+    __slots__ = ("period_s", "outcomes", "prefixes", "outstanding", "rates", "tokens", "decisions", "load", "shadow")
     PERIOD_S_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     PREFIXES_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +230,7 @@ class Window(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
     period_s: float
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcomes]
     prefixes: _containers.RepeatedCompositeFieldContainer[PrefixAdd]
@@ -236,7 +239,30 @@ class Window(_message.Message):
     tokens: bytes
     decisions: _containers.RepeatedCompositeFieldContainer[Decisions]
     load: ProcessorLoad
-    def __init__(self, period_s: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[Outcomes, _Mapping]]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixAdd, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[Outstanding, _Mapping]]] = ..., rates: _Optional[_Iterable[_Union[RateState, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., decisions: _Optional[_Iterable[_Union[Decisions, _Mapping]]] = ..., load: _Optional[_Union[ProcessorLoad, _Mapping]] = ...) -> None: ...
+    shadow: ShadowWindow
+    def __init__(self, period_s: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[Outcomes, _Mapping]]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixAdd, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[Outstanding, _Mapping]]] = ..., rates: _Optional[_Iterable[_Union[RateState, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., decisions: _Optional[_Iterable[_Union[Decisions, _Mapping]]] = ..., load: _Optional[_Union[ProcessorLoad, _Mapping]] = ..., shadow: _Optional[_Union[ShadowWindow, _Mapping]] = ...) -> None: ...
+
+class ShadowWindow(_message.Message):
+    __slots__ = ("version", "requests", "same_pool", "refused_live", "refused_shadow", "picks", "same_endpoint", "ttft_live_s", "ttft_shadow_s")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SAME_POOL_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_LIVE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_SHADOW_FIELD_NUMBER: _ClassVar[int]
+    PICKS_FIELD_NUMBER: _ClassVar[int]
+    SAME_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    TTFT_LIVE_S_FIELD_NUMBER: _ClassVar[int]
+    TTFT_SHADOW_S_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    requests: int
+    same_pool: int
+    refused_live: int
+    refused_shadow: int
+    picks: int
+    same_endpoint: int
+    ttft_live_s: float
+    ttft_shadow_s: float
+    def __init__(self, version: _Optional[str] = ..., requests: _Optional[int] = ..., same_pool: _Optional[int] = ..., refused_live: _Optional[int] = ..., refused_shadow: _Optional[int] = ..., picks: _Optional[int] = ..., same_endpoint: _Optional[int] = ..., ttft_live_s: _Optional[float] = ..., ttft_shadow_s: _Optional[float] = ...) -> None: ...
 
 class Outcomes(_message.Message):
     __slots__ = ("pool", "endpoint", "service_class", "requests", "ok", "errors_connect", "errors_timeout", "errors_5xx", "errors_4xx", "aborted", "backpressure", "retries", "streamed", "ttft_s", "tpot_s", "queue_s", "e2e_s", "prompt_tokens", "completion_tokens", "cached_tokens", "usage_known", "slo_known", "slo_met", "decode_seconds", "prefill_seconds", "orca", "cached_known", "errors_reset", "ttft_known", "ttft_met", "tpot_known", "tpot_met", "attempts_connect", "attempts_timeout", "attempts_reset", "attempts_5xx", "attempts_backpressure", "timed_decode_tokens", "timed_prefill_tokens")

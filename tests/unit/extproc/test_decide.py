@@ -172,11 +172,11 @@ def test_dry_run_counts_and_charges_nothing() -> None:
     decider = decider_of(*POOLS, routing=only(when="request.stream", pool="pool-c"), picker=picker)
     told: list[Decision] = []
     decider.on_decision = lambda decision, now: told.append(decision)
-    decision, rules = decider.dry_run(view(body_of("model-a", stream=True)))
+    decision, rules, _ = decider.dry_run(view(body_of("model-a", stream=True)))
     assert (decision.pool, decision.rule) == ("pool-c", "r")
     assert rules == [("r", True, "")]
     assert (picker.subsets, told, decider.routes.rules.rules[0].matches) == ([], [], 0)
-    decision, _ = decider.dry_run(view(body_of("nobody")))
+    decision, _, _ = decider.dry_run(view(body_of("nobody")))
     assert decision.immediate is not None
 
 
