@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from xds_control.inspect.readers.pooling import read_input
 from xds_control.inspect.readers.text import add_text, read_completion
 from xds_control.inspect.scalars import as_count, as_text, count_in, flag_in, given, number_in, options, plain
 
+_MOST_MEDIA: Final = 4096
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -110,12 +111,12 @@ def _add_llamacpp_prompt(prompt: Prompt, raw: Any) -> None:
 
 
 def _add_media_list(prompt: Prompt, kind: str, raw: Any) -> None:
-    """One item of media, or a list of them, which may hold lists."""
+    """One item of media, or a list of them, which may hold lists; an endless list counts as one item."""
     pending = [raw]
     while pending:
         item = pending.pop()
-        if len(item) > 1 and memoryview(item)[0] == 0x5B:
-            pending.extend(reversed(_decode_list(item)))
+        if memoryview(item)[0] == 0x5B and len(items := _decode_list(item)) + len(pending) <= _MOST_MEDIA:
+            pending.extend(reversed(items))
         elif bytes(item) != b"null":
             prompt.add_media(prompt.body, kind, item)
 
