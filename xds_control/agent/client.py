@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 
@@ -51,6 +52,7 @@ class Agent:
     """control: address of the fleet service. node: name under which the GPUs are reported. interval_s: between reads.
 
     reopen_s: pause before a driver that went away is tried again. credentials: TLS towards control, none when absent.
+    token_file: file with the bearer token of the fleet port, read for each connection.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Agent:
         interval_s: float = 0.2,
         reader: NvmlReader | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        token_file: Path | None = None,
         reopen_s: float = REOPEN_S,
         heartbeat_s: float = 1.0,
     ) -> None:
@@ -69,6 +72,7 @@ class Agent:
         self._interval = interval_s
         self._reader = reader or NvmlReader()
         self._credentials = credentials
+        self._token_file = token_file
         self._reopen = reopen_s
         self._changes = Changes(heartbeat_s)
         self._stopping = threading.Event()
@@ -144,6 +148,19 @@ class Agent:
             return grpc.aio.secure_channel(self._control, self._credentials, options=OPTIONS)
         return grpc.aio.insecure_channel(self._control, options=OPTIONS)
 
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        if self._token_file is None:
+            return ()
+        try:
+            text = self._token_file.read_text()
+        except OSError as error:
+            # control refuses the call and says so; the file may be there the next time
+            self._log.warning("token-file-unreadable", path=str(self._token_file), error=error.strerror)
+            return ()
+        lines = (line.strip() for line in text.splitlines())
+        token = next((line for line in lines if line and not line.startswith("#")), "")
+        return (("authorization", f"Bearer {token}"),)
+
     async def _report(self, channel: grpc.aio.Channel) -> None:
         call = channel.stream_stream(
             REPORT,
@@ -171,7 +188,7 @@ class Agent:
                 gpus = report(self._node, self.stats.driver, batch.changed, batch.gone, batch.full)
                 yield pb.ReportRequest(sequence=sent, hello=hello if sent == 1 else None, gpus=gpus)
 
-        async for answer in call(requests()):
+        async for answer in call(requests(), metadata=self._metadata()):
             # An answer may stand for several messages.
             for _ in range(min(int(answer.sequence), sent) - answered):
                 slots.release()

@@ -27,6 +27,9 @@ from xds_control.observe.logs import configure
 @click.option("--ca", type=click.Path(path_type=Path, exists=True), help="CA certificates (PEM): use TLS to control.")
 @click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Own certificate (PEM), for mutual TLS.")
 @click.option("--key", type=click.Path(path_type=Path, exists=True), help="Key of the own certificate (PEM).")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path, exists=True), help="File with the bearer token of the fleet port."
+)
 @click.option("--log-level", default="info", show_default=True)
 @click.option("--log-format", default="auto", show_default=True)
 def agent(
@@ -37,6 +40,7 @@ def agent(
     ca: Path | None,
     cert: Path | None,
     key: Path | None,
+    token_file: Path | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -54,11 +58,17 @@ def agent(
     if (cert is None) != (key is None):
         fail("--cert and --key belong together", EXIT_BAD_INPUT)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(control_address, node or socket.gethostname(), interval_s, ca, cert, key))
+        asyncio.run(_run(control_address, node or socket.gethostname(), interval_s, ca, cert, key, token_file))
 
 
 async def _run(
-    control: str, node: str, interval_s: float, ca: Path | None, cert: Path | None, key: Path | None
+    control: str,
+    node: str,
+    interval_s: float,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    token_file: Path | None,
 ) -> None:
     import grpc
 
@@ -69,7 +79,8 @@ async def _run(
         read = [path.read_bytes() if path is not None else None for path in (ca, key, cert)]
         credentials = grpc.ssl_channel_credentials(*read)
     loop = asyncio.get_running_loop()
-    task = loop.create_task(Agent(control, node, interval_s=interval_s, credentials=credentials).run())
+    made = Agent(control, node, interval_s=interval_s, credentials=credentials, token_file=token_file)
+    task = loop.create_task(made.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
