@@ -11,7 +11,7 @@ from sys import intern
 from xds_control.xds.names import canonical, glob_prefix
 from xds_control.xds.plan import Fallback, Reply
 from xds_control.xds.resource import Resource
-from xds_control.xds.subscription import Subscription
+from xds_control.xds.subscription import UNCHECKED, Subscription
 from xds_control.xds.types import ResourceType
 from xds_control.xds.view import TypeView
 
@@ -42,6 +42,7 @@ class DeltaSubscription(Subscription):
         both lists is subscribed to anew.
         """
         outstanding = self.progress.outstanding
+        self._checked = UNCHECKED
         answered = self.progress.answered(nonce, error, now)
         if answered and error is not None and outstanding is not None:
             self._unheard.update(outstanding.removed)

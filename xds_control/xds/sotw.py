@@ -10,7 +10,7 @@ from sys import intern
 
 from xds_control.xds.plan import Fallback, Reply
 from xds_control.xds.resource import STATE_MODULUS, Resource
-from xds_control.xds.subscription import Subscription
+from xds_control.xds.subscription import UNCHECKED, Subscription
 from xds_control.xds.types import ResourceType
 from xds_control.xds.view import TypeView, state_version
 
@@ -29,6 +29,7 @@ class SotwSubscription(Subscription):
         A request that quotes an older nonce, or none, after something was sent acknowledges nothing; its names
         count all the same, as they are the newest that the client has said.
         """
+        self._checked = UNCHECKED
         answered = self.progress.answered(nonce, error, now)
         if answered and error is None and self.type.full_state:
             self.progress.rejected.clear()

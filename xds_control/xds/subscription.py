@@ -7,12 +7,16 @@ answer has come: a slow client costs one comparison, whatever happened while it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from xds_control.xds.heartbeat import Heartbeats
 from xds_control.xds.plan import Fallback, Progress, Reply
 from xds_control.xds.resource import Resource
 from xds_control.xds.types import ResourceType
 from xds_control.xds.view import TypeView
+
+
+UNCHECKED: Final = (-1, False)
 
 
 def no_fallback(name: str) -> Resource | None:
@@ -42,7 +46,7 @@ class Subscription:
         self.heartbeats = Heartbeats()
         self._shared = False  # `sent` is the world's own dict of versions: copy before changing it
         self._retained: set[str] = set()  # gone from the world, not yet from the client
-        self._checked = (-1, False)  # generation, result of `behind`
+        self._checked = UNCHECKED  # generation, result of `behind`; void once wishes or `sent` change
 
     def wants(self, name: str) -> bool:
         """Whether a resource of this name is subscribed to."""
@@ -82,23 +86,30 @@ class Subscription:
         """
         progress = self.progress
         if progress.outstanding is not None:
-            if progress.due_since is None and self.behind(view):
-                progress.due_since = now
+            self._note_lag(view, now)
             return None
         reply = None
         if not self.idle(view):
             reply = self._look(view, nonce, client_only, hold_removals, fallback)
-            if reply is None and progress.due_since is None and client_only and self.behind(view):
-                progress.due_since = now
         if reply is None:
             reply = self._heartbeat(view, now, nonce)
-        if reply is not None:
+        if reply is None:
+            self._note_lag(view, now)
+        else:
+            self._checked = UNCHECKED
             progress.sent(reply, now)
             self.heartbeats.sent(reply.resources, now)
             if reply.removed:
                 self.heartbeats.forget(reply.removed)
             self._share(view)
         return reply
+
+    def _note_lag(self, view: TypeView, now: float) -> None:
+        """Since when the client has waited for something that may not be sent yet."""
+        if not self.behind(view):
+            self.progress.due_since = None
+        elif self.progress.due_since is None:
+            self.progress.due_since = now
 
     def resend(self, name: str) -> None:
         """Marks a name to be sent again although it did not change, unless the client is sure to reject it again."""
