@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.faults import Outcomes
@@ -79,12 +80,20 @@ class Control:
             return
         self._life.on_scrape(address, True, now)
         readings = known.readings
+        before = known.info.started_at
+        if before is None or gauges.started_at > before:
+            known.info = replace(known.info, started_at=gauges.started_at)
+            if before is not None:
+                # What was seen of the process before says nothing about this one.
+                known.outcomes.clear()
+                known.counters.clear()
+                for name in ("error_rate", "slo_attainment", "kv_hit_ratio", "prefill_tps", "decode_tps"):
+                    readings.pop(name, None)
+                self._life.on_restart(address, now)
         readings["running"] = Reading(float(gauges.running), at, "vllm")
         readings["waiting"] = Reading(float(gauges.waiting), at, "vllm")
         readings["kv_usage"] = Reading(gauges.kv_usage, at, "vllm")
         counters = known.counters
-        if counters and gauges.output_tokens < counters[-1][2]:
-            counters.clear()
         counters.append((at, gauges.prompt_tokens, gauges.output_tokens))
         while len(counters) > 2 and counters[1][0] <= at - _WINDOW_S:
             counters.popleft()

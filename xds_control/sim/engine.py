@@ -105,7 +105,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What a metrics page shows."""
+    """What a metrics page shows; counters since the process began at `started_at`."""
 
     running: int
     waiting: int
@@ -114,6 +114,7 @@ class Gauges:
     output_tokens: int
     preemptions: int
     cached_tokens: int
+    started_at: float = 0.0
 
 
 class Engine:
@@ -141,6 +142,7 @@ class Engine:
         "running",
         "slow",
         "spec",
+        "started_at",
         "version",
         "waiting",
         "wakes_at",
@@ -157,6 +159,7 @@ class Engine:
         self.wakes_at = math.inf
         self.prompt_tokens = self.output_tokens = self.preemptions = self.cached_tokens = 0
         self.busy_s = 0.0
+        self.started_at = 0.0
         self._prefilling: list[Sequence] = []
         self._ends: list[tuple[int, int, Sequence]] = []
         self._n = 0
@@ -209,6 +212,11 @@ class Engine:
         self.wakes_at = math.inf
         return lost
 
+    def revive(self, now: float) -> None:
+        """The process is there again, with nothing in it."""
+        self.alive = True
+        self.started_at = now
+
     def gauges(self, now: float) -> Gauges:
         """The state at this moment."""
         steps = self._steps_by(now) if not self._plan and self._run_k else 0
@@ -222,6 +230,7 @@ class Engine:
             self.output_tokens + grown,
             self.preemptions,
             self.cached_tokens,
+            self.started_at,
         )
 
     def end_step(self, now: float) -> list[Sequence]:

@@ -349,7 +349,7 @@ class Simulation:
                 for sequence in engine.kill():
                     self._lost(sequence, target, now)
             else:
-                engine.alive = True
+                engine.revive(now)
 
     def _lost(self, sequence: Running, host: int, now: float) -> None:
         """An engine died under a request: before the first byte Envoy retries, after it the answer is broken."""
@@ -379,6 +379,7 @@ def _merge(pages: Sequence[Gauges]) -> Gauges:
         sum(p.output_tokens for p in pages),
         sum(p.preemptions for p in pages),
         sum(p.cached_tokens for p in pages),
+        max(p.started_at for p in pages),
     )
 
 
