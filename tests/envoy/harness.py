@@ -130,7 +130,7 @@ class Product:
             )
         try:
             await eventually(self.ready, 40, "the product is ready")
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - stopped whatever it was, and told with the log
             await self.stop()
             raise AssertionError(f"not ready; its log:\n{self.log.read_text()[-6000:]}") from None
 

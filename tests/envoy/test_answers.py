@@ -163,8 +163,7 @@ def _usage(data: bytes, stream: bool) -> dict[str, Any]:
         if line.startswith("data: {"):
             event = json.loads(line[6:])
             if event.get("usage"):
-                found = event["usage"]
-                return found
+                return event["usage"]
     raise AssertionError(f"no usage in {data[-500:]!r}")
 
 

@@ -73,7 +73,7 @@ async def test_a_killed_processor_costs_no_request_and_comes_back(
 async def test_a_killed_control_costs_no_request_and_envoy_syncs_again(
     pair: tuple[Product, Any, Any], client: aiohttp.ClientSession
 ) -> None:
-    product, a, b = pair
+    product, _a, _b = pair
     async with Load(client, product.gateway, rate=50) as load:
         await asyncio.sleep(1.0)
         pid = product.kill("control")

@@ -28,6 +28,8 @@ MAX_SHOWN = 40
 def policy() -> None:
     """Check, try, push and roll back policies.
 
+    Example: xds-control policy diff policy.yaml && xds-control policy push policy.yaml
+
     A policy is one YAML file, several, or a folder of them. Exit codes: 0 done, 1 refused, 2 wrong input, 3 control is
     not reachable, 4 not allowed.
     """

@@ -70,6 +70,13 @@ class Supervisor:
         for child in reversed(self._children):
             await self._end(child)
 
+    def pid(self, name: str) -> int:
+        """Process id of a child; KeyError when there is none of that name."""
+        for child in self._children:
+            if child.name == name and child.process is not None:
+                return child.process.pid
+        raise KeyError(name)
+
     async def _keep(self, child: Child) -> None:
         backoff = child.backoff_s
         loop = asyncio.get_running_loop()

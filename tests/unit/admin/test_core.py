@@ -111,7 +111,8 @@ def test_windows_feed_signals_and_statistics() -> None:
     row = pb.Outcomes(pool="chat", endpoint=A, service_class="medium", requests=20, ok=20)
     row.slo_known, row.slo_met, row.usage_known, row.prompt_tokens, row.cached_tokens = 20, 15, 20, 1000, 400
     row.cached_known = 1000
-    made.on_window(pb.Window(period_s=0.1, outcomes=[row], decisions=[pb.Decisions(pool="chat", reason="picked", count=3)]), now)
+    picked = pb.Decisions(pool="chat", reason="picked", count=3)
+    made.on_window(pb.Window(period_s=0.1, outcomes=[row], decisions=[picked]), now)
     made.tick(now)
     signals = members(made)[A].readings
     assert signals["slo_attainment"].value == pytest.approx(0.75)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.envoy.harness import free_ports
 from xds_control.cli.main import main
 
 GOOD = """\
@@ -32,7 +33,11 @@ pools:
             "policy.yaml:2:64: weights.curves[0].weight",
             "expected `float` <= 10",
         ),
-        (("pools:", "routing: {rules: [{name: a, when: 'request.nope == 1'}]}\npools:"), "policy.yaml:2:35: routing.rules[0].when", "nope"),
+        (
+            ("pools:", "routing: {rules: [{name: a, when: 'request.nope == 1'}]}\npools:"),
+            "policy.yaml:2:35: routing.rules[0].when",
+            "nope",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "control", "bootstrap"])
@@ -60,7 +65,9 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         path = tmp_path / "policy.yaml"
-        path.write_text(GOOD + f"control: {{http: '127.0.0.1:{port}'}}\n")
+        xds, fleet, admin = (f"127.0.0.1:{free}" for free in free_ports(3))
+        addresses = f"{{xds: '{xds}', fleet: '{fleet}', admin: '{admin}', http: '127.0.0.1:{port}'}}"
+        path.write_text(GOOD + f"control: {addresses}\nprocessors: {{count: 0}}\n")
         result = CliRunner().invoke(main, ["serve", "--policy", str(path)])
     assert result.exit_code == 2
     assert f"control.http: 127.0.0.1:{port} cannot be used: Address already in use" in result.output

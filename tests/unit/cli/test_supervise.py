@@ -18,16 +18,19 @@ async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
     supervisor = Supervisor([Child("one", SLEEP, backoff_s=0.05)], tmp_path)
     await supervisor.start()
     try:
-        first = int((tmp_path / "one.pid").read_text())
+        first = supervisor.pid("one")
         os.kill(first, signal.SIGKILL)
 
-        def again() -> bool:
-            return int((tmp_path / "one.pid").read_text()) != first
-
-        await eventually(again, 10)
+        await eventually(lambda: supervisor.pid("one") != first, 10)
+        assert written(tmp_path) == [supervisor.pid("one")]
     finally:
         await supervisor.stop()
-    assert not list(tmp_path.glob("*.pid"))
+    assert written(tmp_path) == []
+
+
+def written(folder: Path) -> list[int]:
+    """The process ids in the pid files."""
+    return [int(path.read_text()) for path in folder.glob("*.pid")]
 
 
 async def test_a_child_that_dies_while_it_is_awaited_is_started_again(tmp_path: Path) -> None:
@@ -42,8 +45,7 @@ async def test_a_child_that_dies_while_it_is_awaited_is_started_again(tmp_path: 
     ]
 
     async def ready() -> bool:
-        while not mark.exists() or mark.read_text() != "ready":
-            await asyncio.sleep(0.02)
+        await eventually(lambda: mark.exists() and mark.read_text() == "ready", 15)
         return True
 
     supervisor = Supervisor([Child("one", argv, ready=ready, backoff_s=0.05)], tmp_path)
@@ -62,7 +64,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     supervisor = Supervisor([Child("one", [sys.executable, "-c", code], stop_s=0.3)], tmp_path)
     await supervisor.start()
     await eventually(mark.exists, 10)
-    pid = int((tmp_path / "one.pid").read_text())
+    pid = supervisor.pid("one")
     await supervisor.stop()
     assert not psutil.pid_exists(pid)
 
