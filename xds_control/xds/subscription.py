@@ -15,7 +15,6 @@ from xds_control.xds.resource import Resource
 from xds_control.xds.types import ResourceType
 from xds_control.xds.view import TypeView
 
-
 UNCHECKED: Final = (-1, False)
 
 
