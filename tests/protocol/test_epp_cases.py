@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from tests.protocol.epp_cases import REASONS, load, run_all
 from tests.protocol.epp_peer import Core, Grpc
 from tests.shared import shared_path
+from xds_control.extproc import picking
+from xds_control.routing import pick as reasons
 
 OUT_OF_SCOPE = {"adm-11-prerequest-typed-failure"}
 
@@ -24,6 +27,18 @@ def test_all_cases() -> None:
     no_envoy = {name for name, text in skipped.items() if "no envoy binary" in text}
     concurrency = {str(case["id"]) for case in cases if case["kind"] in REASONS}
     assert set(skipped) - no_envoy == OUT_OF_SCOPE | concurrency
+
+
+@pytest.mark.slow
+def test_our_own_further_cases() -> None:
+    cases, fixtures = load(Path(__file__).with_name("epp_more.yaml"))
+    outcomes = asyncio.run(run_all(cases, fixtures, (Core, Grpc)))
+    assert [f"{one.id}: {one.state} {one.text}" for one in outcomes if one.state != "passed"] == []
+
+
+def test_every_refusal_has_its_words() -> None:
+    assert {code for code, status in vars(reasons).items() if code.isupper() and status in reasons._STATUS}
+    assert set(reasons._STATUS) == set(picking._TEXT)
 
 
 def test_a_case_that_does_not_hold_fails() -> None:

@@ -108,8 +108,6 @@ def score_all(job: Job, places: list[int]) -> Floats:
     total = np.zeros(len(places))
     chosen = [slots.at(i) for i in places]
     known = np.array([slot.known for slot in chosen], dtype=np.bool_)
-    if not known.any():
-        known[:] = True  # nobody reports a load: nobody stands back for it
     for name, weight in profile.scorers.items():
         if weight <= 0.0:
             continue
