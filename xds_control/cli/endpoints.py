@@ -54,7 +54,10 @@ def endpoints() -> None:
 @output_option
 @admin_options
 def list_endpoints(client: AdminClient, pool: str, states: tuple[str, ...], output: str) -> None:
-    """List endpoints with their states and load."""
+    """List endpoints with their states and load.
+
+    Example: xds-control endpoints list --state suspect --state ejected
+    """
     answer = client.call("ListEndpoints", pb.ListEndpointsRequest(pool=pool, states=states))
     emit(output, answer.endpoints, lambda: [_table(answer.endpoints)])
 
@@ -68,7 +71,10 @@ def list_endpoints(client: AdminClient, pool: str, states: tuple[str, ...], outp
 @output_option
 @admin_options
 def show(client: AdminClient, name: str, pool: str, signals: bool, explain: bool, count: int, output: str) -> None:
-    """Show one endpoint, by address or name."""
+    """Show one endpoint, by address or name.
+
+    Example: xds-control endpoints show 10.0.0.11:8000 --signals
+    """
     request = pb.ListEndpointsRequest(pool=pool, endpoint=name, explain=explain, all_sources=signals, long_window=True)
     (one,) = client.call("ListEndpoints", request).endpoints
     happened: Sequence[Any] = ()

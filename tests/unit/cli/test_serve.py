@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -73,9 +75,18 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert f"control.http: 127.0.0.1:{port} cannot be used: Address already in use" in result.output
 
 
-def test_every_command_has_help_with_an_example() -> None:
-    runner = CliRunner()
-    for name, command in main.commands.items():
-        result = runner.invoke(main, [name, "--help"])
-        assert result.exit_code == 0, name
-        assert "xds-control " in result.output.split("Usage:")[1].split("\n", 1)[1] or "Example" in (command.help or "")
+def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    for key, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} {key}")
+        else:
+            yield f"{name} {key}", command
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), commands(main, "xds-control"), ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
+    result = CliRunner().invoke(command, ["--help"])
+    assert result.exit_code == 0, name
+    assert name in (command.help or ""), f"no example in the help of `{name}`"
