@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from aiohttp import web
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
@@ -184,8 +183,8 @@ class Envoy:
         }
 
     async def start(self) -> None:
-        path = self._folder / f"{self._name}.yaml"
-        path.write_text(yaml.safe_dump(self.bootstrap))
+        path = self._folder / f"{self._name}.json"
+        path.write_text(json.dumps(self.bootstrap))
         binary = find_envoy()
         assert binary is not None
         with self._log.open("ab") as log:
