@@ -15,7 +15,8 @@ import grpc
 import yaml
 
 from tests.envoy.harness import Product, eventually
-from tests.envoy.traffic import FAST_SCRAPE, Load
+from tests.envoy.traffic import CHAT, FAST_SCRAPE, Load, body
+from xds_control.demo.model import ModelConfig
 from xds_control.proto import admin_pb2 as pb
 from xds_control.proto import admin_pb2_grpc
 
@@ -158,3 +159,34 @@ async def test_from_the_command_line_and_by_file_and_across_a_crash(
     assert back.returncode == 0, back.stderr
     listed = await run("policy", "history", "--output", "json", *server)
     assert [one["source"] for one in json.loads(listed.stdout)["policies"]] == ["rollback", "file", "push", "start"]
+
+
+async def test_answers_that_stream_outlive_pushes_of_everything(
+    start_product: Start, make_engine: Any, client: aiohttp.ClientSession
+) -> None:
+    slow = ModelConfig(decode_s=0.1)
+    engine, other = await make_engine(name="a", timing=slow), await make_engine(name="b", timing=slow)
+    product = await start_product(policy(engine.address))
+    asked = body("tell me more", max_tokens=80, stream=True)
+    async with (
+        grpc.aio.insecure_channel(f"127.0.0.1:{product.ports['admin']}") as channel,
+        client.post(product.gateway + CHAT, json=asked) as answer,
+    ):
+        assert answer.status == 200
+        await answer.content.readany()
+        admin = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+        # another listener, other routes, another cluster configuration, and the endpoint itself leaves
+        made = json.loads(json.dumps(product.policy))
+        made["envoy"] |= {"body_limit_bytes": 1 << 20, "max_requests": 5000, "stream_idle_timeout_s": 60}
+        made["pools"][0]["endpoints"] = [{"address": other.address}]
+        pushed = await admin.PushPolicy(pb.PushPolicyRequest(files=files(made), force=True), timeout=30)
+        assert pushed.accepted
+        made["pools"][0]["name"] = "renamed"
+        made["ext_proc"] = {"request_headers": ["x-team"]}
+        pushed = await admin.PushPolicy(pb.PushPolicyRequest(files=files(made), force=True), timeout=30)
+        assert pushed.accepted
+        text = (await answer.content.read()).decode()
+    assert "data: [DONE]" in text
+    async with client.post(product.gateway + CHAT, json=body("and now")) as after:
+        assert after.status == 200
+        assert after.headers["x-demo-engine"] == "b"
