@@ -24,9 +24,11 @@ async def explain(processors: Sequence[ProcessorFacts], request: pb.ExplainReque
     if not processors:
         raise NotReady("no processor watches the fleet, so nobody decides requests")
     answers = await asyncio.gather(*(_ask(one, "ExplainRequest", request) for one in processors))
-    for answer in answers:
-        if isinstance(answer, pb.ExplainRequestResponse):
-            return answer
+    given = [answer for answer in answers if isinstance(answer, pb.ExplainRequestResponse)]
+    if given and request.request_id:
+        return pb.ExplainRequestResponse(explanation=_joined([answer.explanation for answer in given]))
+    if given:
+        return given[0]
     silent = [one.name for one, answer in zip(processors, answers, strict=True) if answer is None]
     if not request.request_id:
         raise NotReady(f"no processor answers: {', '.join(silent)}")
@@ -41,16 +43,52 @@ async def list_requests(
     processors: Sequence[ProcessorFacts], request: pb.ListRequestsRequest
 ) -> pb.ListRequestsResponse:
     """Requests of all processors, newest first."""
-    asked = [one for one in processors if request.processor in ("", one.name)]
-    if request.processor and not asked:
+    asked = processors  # any of them may have heard how a request ended
+    if request.processor and request.processor not in {one.name for one in processors}:
         raise Unknown(f"there is no processor {request.processor!r}")
     answers = await asyncio.gather(*(_ask(one, "ListRequests", request) for one in asked))
     found = [item for answer in answers if isinstance(answer, pb.ListRequestsResponse) for item in answer.requests]
-    found.sort(key=lambda one: one.at_unix_s, reverse=True)
+    if request.processor:
+        found = [one for one in found if one.processor == request.processor]
+    found = _by_request(found)[: request.limit or LIST_DEFAULT]
+    found = list(await asyncio.gather(*(_completed(one, asked) for one in found)))
     silent = [
         one.name for one, answer in zip(asked, answers, strict=True) if not isinstance(answer, pb.ListRequestsResponse)
     ]
-    return pb.ListRequestsResponse(requests=found[: request.limit or LIST_DEFAULT], unreachable=silent)
+    return pb.ListRequestsResponse(requests=found, unreachable=silent)
+
+
+def _by_request(found: Sequence[pb.RequestExplanation]) -> list[pb.RequestExplanation]:
+    """One explanation of each request, newest first."""
+    same: dict[str, list[pb.RequestExplanation]] = {}
+    for one in found:
+        same.setdefault(one.id, []).append(one)
+    return sorted(map(_joined, same.values()), key=lambda one: one.at_unix_s, reverse=True)
+
+
+def _joined(parts: Sequence[pb.RequestExplanation]) -> pb.RequestExplanation:
+    """What the processor that decided knows, with the outcome that perhaps another heard of."""
+    whole = max(parts, key=_knows)
+    for part in parts:
+        if part.HasField("outcome") and not whole.HasField("outcome"):
+            whole.outcome.CopyFrom(part.outcome)
+        if part.notable and whole.notable in ("", "sampled"):
+            whole.notable = part.notable
+    return whole
+
+
+def _knows(one: pb.RequestExplanation) -> bool:
+    """Whether the answer is of the processor that decided: only there is the path known."""
+    return bool(one.facts.path)
+
+
+async def _completed(one: pb.RequestExplanation, asked: Sequence[ProcessorFacts]) -> pb.RequestExplanation:
+    """The request with what its own processor knows of it, when that keeps it still."""
+    decided_by = next((facts for facts in asked if facts.name == one.processor), None)
+    if _knows(one) or decided_by is None:
+        return one
+    answer = await _ask(decided_by, "ExplainRequest", pb.ExplainRequestRequest(request_id=one.id))
+    return _joined([answer.explanation, one]) if isinstance(answer, pb.ExplainRequestResponse) else one
 
 
 async def _ask(processor: ProcessorFacts, method: str, request: Any) -> Any:

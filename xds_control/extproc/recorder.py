@@ -1,100 +1,123 @@
 """The newest requests worth looking at: sampled ones, and those that were slow, failed, fell back or were refused.
 
-Pure and bounded; holds facts, decisions and outcomes, never a body or a word of a prompt.
+Pure and bounded; holds facts, decisions and outcomes by reference, never a body or a word of a prompt.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from xds_control.extproc.decision import Decision
+from xds_control.inspect.facts import RequestFacts
 from xds_control.policy.classes import ServiceClassPolicy
 from xds_control.policy.processes import RequestRecords
 from xds_control.signals.finished import FAILURES, Finished
 
 MAX_RUNNING: Final = 8_192
-"""Requests that run and may turn out notable."""
+"""Requests that run and may turn out notable, or whose end another processor hears of."""
 MAX_KEYS: Final = 500_000
 """Prefix keys that they hold together: long prompts have thousands."""
 
 
-@dataclass(slots=True)
 class Kept:
     """One request. at: monotonic seconds of its decision. notable: slow, failed, fell-back, rejected, sampled, or ""
-    while nothing is known of its end."""
+    while nothing is known of its end.
 
-    decision: Decision
-    at: float
-    outcome: Finished | None = None
-    notable: str = ""
+    partial: another processor decided it; `decision` then says only what its outcome tells.
+    """
+
+    __slots__ = ("at", "decision", "notable", "outcome", "partial")
+
+    def __init__(self, decision: Decision, at: float) -> None:
+        self.decision = decision
+        self.at = at
+        self.outcome: Finished | None = None
+        self.notable = ""
+        self.partial = False
 
 
 class Recorder:
     """Keeps requests by policy. classes: targets by which a request is slow."""
 
     def __init__(self, policy: RequestRecords, classes: Mapping[str, ServiceClassPolicy]) -> None:
-        self._running: OrderedDict[str, Kept] = OrderedDict()
+        self._running: dict[str, Kept] = {}
         self._keys = 0
-        self._notable: deque[Kept] = deque()
-        self._sampled: deque[Kept] = deque()
+        self._kinds: dict[str, deque[Kept]] = {}
+        self._recent: deque[Kept] = deque()
         self._count = 0
         self.use_policy(policy, classes)
 
     def use_policy(self, policy: RequestRecords, classes: Mapping[str, ServiceClassPolicy]) -> None:
         """Another policy; what is kept stays, as far as there is room."""
         self._classes = classes
-        self._notable = deque(self._notable, maxlen=policy.notable)
-        self._sampled = deque(self._sampled, maxlen=policy.sampled)
-        self._each = round(1.0 / policy.sample_share) if policy.sample_share > 0 else 0
-        self._off = policy.notable == 0 and (policy.sampled == 0 or self._each == 0)
+        # A flood of one kind must not push the others out.
+        sizes = dict.fromkeys(("failed", "fell-back", "slow", "rejected"), policy.notable)
+        sizes["sampled"] = policy.sampled
+        self._kinds = {kind: deque(self._kinds.get(kind, ()), maxlen=size) for kind, size in sizes.items()}
+        self._recent = deque(self._recent, maxlen=policy.recent)
+        self._each = round(1.0 / policy.sample_share) if policy.sample_share > 0 and policy.sampled else 0
+        self._off = policy.notable == 0 and policy.recent == 0 and self._each == 0
 
     def on_decision(self, decision: Decision, now: float) -> None:
         """A request was decided."""
         if self._off:
             return
-        kept = Kept(_without_bodies(decision), now)
+        if decision.body is not None:
+            decision = replace(decision, body=None)  # a rewritten body is the client's prompt
+        kept = Kept(decision, now)
         if decision.immediate is not None:
             kept.notable = "rejected"
-            self._notable.append(kept)
-            return
-        self._count += 1
-        if self._each and self._count % self._each == 0:
-            kept.notable = "sampled"
-        self._running[decision.id] = kept
+            self._kinds["rejected"].append(kept)
+        elif self._each:
+            self._count += 1
+            if self._count >= self._each:
+                self._count = 0
+                kept.notable = "sampled"
+        running = self._running
+        running[decision.id] = kept
         self._keys += len(decision.facts.prefix_keys)
-        while len(self._running) > MAX_RUNNING or self._keys > MAX_KEYS:
-            self._take(next(iter(self._running)))
+        while len(running) > MAX_RUNNING or self._keys > MAX_KEYS:
+            self._take(next(iter(running)))
 
-    def on_finished(self, one: Finished) -> None:
-        """A request ended."""
-        kept = self._take(one.id)
-        if kept is None:
+    def on_finished(self, one: Finished, now: float = 0.0) -> None:
+        """A request ended. Envoy tells any of the processors: what others decided is kept when it is notable."""
+        if self._off:
             return
+        kept = self._take(one.id)
+        why = self._notable_by(one)
+        if kept is None:
+            if not why or not one.id:
+                return
+            kept = Kept(_as_told(one), now - (one.e2e_s or 0.0))
+            kept.partial = True
         kept.outcome = one
-        why = self._notable_by(kept.decision, one)
+        if kept.notable == "rejected":
+            return
         if why:
             kept.notable = why
-            self._notable.append(kept)
+            self._kinds[why].append(kept)
         elif kept.notable:
-            self._sampled.append(kept)
+            self._kinds["sampled"].append(kept)
+        else:
+            self._recent.append(kept)
 
     def find(self, identifier: str) -> Kept | None:
-        """A request by its decision's id, running or kept; None when it is neither."""
+        """A request by its decision's id: running, kept, or among the last that ended; None when it is none of them."""
         running = self._running.get(identifier)
         if running is not None:
             return running
-        return next((one for one in self._all() if one.decision.id == identifier), None)
+        return next((one for one in (*self._all(), *self._recent) if one.decision.id == identifier), None)
 
     def newest(self) -> list[Kept]:
-        """What is kept, newest first."""
+        """What is kept, newest first; of the ordinary requests only the sampled ones."""
         return sorted(self._all(), key=lambda one: one.at, reverse=True)
 
     def _all(self) -> Iterator[Kept]:
-        yield from reversed(self._notable)
-        yield from reversed(self._sampled)
+        for kind in self._kinds.values():
+            yield from kind
 
     def _take(self, identifier: str) -> Kept | None:
         kept = self._running.pop(identifier, None)
@@ -102,10 +125,12 @@ class Recorder:
             self._keys -= len(kept.decision.facts.prefix_keys)
         return kept
 
-    def _notable_by(self, decision: Decision, one: Finished) -> str:
-        if one.kind in FAILURES or one.kind == "backpressure":
-            return "failed"
-        if decision.destinations and one.endpoint and one.endpoint != decision.destinations[0]:
+    def _notable_by(self, one: Finished) -> str:
+        kind = one.kind
+        if kind != "ok":
+            # what we refused ourselves made no attempt
+            return "failed" if kind in FAILURES or (kind == "backpressure" and one.attempts) else ""
+        if one.pick and one.endpoint and one.pick != one.endpoint:
             return "fell-back"
         return "slow" if self._is_slow(one) else ""
 
@@ -126,23 +151,28 @@ class Recorder:
         )
 
 
-def _without_bodies(decision: Decision) -> Decision:
-    """What is shown of a decision; the rewritten body would keep the prompt."""
+def _as_told(one: Finished) -> Decision:
+    """A decision made elsewhere, as far as its outcome tells."""
+    facts = RequestFacts(
+        api=one.api,
+        model=one.model,
+        prompt_bytes=one.prompt_bytes or 0,
+        prompt_tokens=one.prompt_tokens_est or 0,
+        expected_output_tokens=one.output_tokens_est or 0,
+        stream=one.streamed,
+        images=one.images,
+        tenant=one.tenant,
+        service_class=one.service_class,
+    )
     return Decision(
-        decision.id,
-        decision.facts,
-        decision.processor,
-        decision.pool,
-        decision.rule,
-        decision.route,
-        decision.model,
-        decision.service_class,
-        decision.tenant,
-        decision.profile,
-        decision.reason,
-        decision.headers,
-        destinations=decision.destinations,
-        matched_tokens=decision.matched_tokens,
-        immediate=decision.immediate,
-        original_model=decision.original_model,
+        one.id,
+        facts,
+        one.processor,
+        pool=one.pool,
+        model=one.model,
+        service_class=one.service_class,
+        tenant=one.tenant,
+        reason="picked" if one.pick else "weights",
+        destinations=(one.pick,) if one.pick else (),
+        matched_tokens=one.matched_tokens or 0,
     )

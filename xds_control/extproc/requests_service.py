@@ -71,13 +71,16 @@ class RequestsService:
 
     def _message(self, kept: Kept) -> pb.RequestExplanation:
         picker = self._state.picker
-        record = picker.picker.records.find(kept.decision.id) if picker is not None else None
+        decision = kept.decision
+        record = picker.picker.records.find(decision.id) if picker is not None else None
+        if record is None and decision.priced is not None:
+            record = _without_candidates(decision, kept.at)
         at = time.time() - (time.monotonic() - kept.at)
         return explanation_message(
-            kept.decision,
+            decision,
             at,
             record,
-            processor=self._state.processor,
+            processor=decision.processor or self._state.processor,
             outcome=kept.outcome,
             notable=kept.notable,
         )
@@ -94,6 +97,24 @@ class RequestsService:
         view = RequestView(headers, request.body, has_body=bool(request.body))
         decision, record = decide(view)
         return explanation_message(decision, time.time(), record, processor=self._state.processor, dry_run=True)
+
+
+def _without_candidates(decision: Decision, at: float) -> Record:
+    """What is known of a pick whose candidates were not kept."""
+    facts, priced = decision.facts, decision.priced
+    assert priced is not None
+    return Record(
+        at,
+        decision.pool,
+        decision.id,
+        facts.model,
+        facts.prompt_tokens,
+        facts.expected_output_tokens,
+        len(facts.prefix_keys),
+        bool(facts.session_key),
+        priced,
+        total=priced.candidates,
+    )
 
 
 def _wanted(kept: Kept, request: pb.ListRequestsRequest) -> bool:

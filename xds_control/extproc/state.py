@@ -87,7 +87,7 @@ class ProcessorState:
         for finished in taken.finished:
             self.entries += 1
             if self.recorder is not None:
-                self.recorder.on_finished(finished)
+                self.recorder.on_finished(finished, now)
             if self.reader is not None:
                 self.reader.learn(finished)
             if self.picker is not None and (self._responses is None or self._responses.fresh(finished.id)):
@@ -107,7 +107,7 @@ class ProcessorState:
         if finished is None:
             return
         if self.recorder is not None:
-            self.recorder.on_finished(finished)
+            self.recorder.on_finished(finished, observed.last_s)
         if self.reader is not None:
             self.reader.learn(finished)
         if self.picker is not None:

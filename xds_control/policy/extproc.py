@@ -90,7 +90,8 @@ class ExtProcPolicy(Section, frozen=True, kw_only=True):
         meta("values written into the metadata of observed answers, for example their cost for a rate limit"),
     ] = ()
     emit_decision: Annotated[
-        bool, meta("whether the decision's id is set as x-xds-control-decision on the request and observed responses")
+        bool,
+        meta("whether the decision's id is set as x-xds-control-decision on the request and on its answer"),
     ] = False
     served_header: Annotated[
         str,

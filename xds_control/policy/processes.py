@@ -61,9 +61,12 @@ class RequestRecords(Section, frozen=True):
     """Requests that each processor keeps for `xds-control requests` and `explain`; never their prompts."""
 
     notable: Annotated[
-        int, meta("newest requests that were slow, failed, fell back or were refused", ge=0, le=100_000)
+        int, meta("newest requests of each kind: slow, failed, fell back, refused", ge=0, le=100_000)
     ] = 512
     sampled: Annotated[int, meta("newest of the others, by sample_share", ge=0, le=100_000)] = 256
+    recent: Annotated[
+        int, meta("newest of all others that ended, to be found by their ids and not listed", ge=0, le=100_000)
+    ] = 1024
     sample_share: Annotated[float, meta("share of the others that is kept", unit="ratio", ge=0, le=1)] = 0.01
 
 

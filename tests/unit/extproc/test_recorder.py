@@ -77,9 +77,19 @@ def test_what_is_notable(outcome: dict[str, Any], why: str | None) -> None:
     made = recorder()
     made.on_decision(decided("x"), 1.0)
     assert made.find("x") is not None
-    made.on_finished(ended("x", **outcome))
+    made.on_finished(ended("x", pick=A, attempts=1, **outcome))
     assert [one.notable for one in made.newest()] == ([] if why is None else [why])
-    assert (made.find("x") is None) == (why is None)
+    kept = made.find("x")
+    assert kept is not None
+    assert kept.outcome is not None
+
+
+def test_what_others_decided_is_kept_when_notable() -> None:
+    made = recorder()
+    made.on_finished(ended("y", processor="p1"), 5.0)
+    made.on_finished(ended("z", processor="p1", kind="reset", pool="chat", pick=B, e2e_s=2.0), 5.0)
+    (kept,) = made.newest()
+    assert (kept.partial, kept.at, kept.decision.pool, kept.decision.destinations) == (True, 3.0, "chat", (B,))
 
 
 def test_refusals_are_kept_at_once() -> None:
@@ -97,7 +107,9 @@ def test_samples_and_bounds() -> None:
     for number in range(20, 30):
         made.on_decision(decided(str(number)), float(number))
         made.on_finished(ended(str(number), kind="reset"))
-    assert [one.notable for one in made.newest()] == ["failed", "failed", "sampled", "sampled", "sampled"]
+    made.on_decision(decided("slow"), 0.0)
+    made.on_finished(ended("slow", ttft_s=9.0))
+    assert [one.notable for one in made.newest()] == ["failed", "failed", "sampled", "sampled", "sampled", "slow"]
 
 
 def test_running_requests_are_bounded() -> None:

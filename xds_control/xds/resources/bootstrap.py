@@ -52,7 +52,13 @@ def eds_only_bootstrap(policy: Policy, xds_address: str, forwarded: Sequence[str
     It is a whole working configuration, to be cut up: the filters, the clusters' balancing and the access log
     are what an Envoy of one's own needs. forwarded: request headers that the processors need to see; None = all.
     """
-    routes = gateway_routes(policy.envoy, policy.pools, policy.default_pool(), policy.routing.mirrors)
+    routes = gateway_routes(
+        policy.envoy,
+        policy.pools,
+        policy.default_pool(),
+        policy.routing.mirrors,
+        policy.ext_proc.emit_decision,
+    )
     clusters = [xds_cluster(xds_address), *(pool_cluster(pool, policy.envoy, policy.weights) for pool in policy.pools)]
     if policy.processors.count:
         clusters.append(processor_cluster())

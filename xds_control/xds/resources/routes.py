@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envoy_data_plane.envoy.config.core.v3 import HeaderValue, HeaderValueOption, HeaderValueOptionHeaderAppendAction
 from envoy_data_plane.envoy.config.route.v3 import (
     DirectResponseAction,
     HeaderMatcher,
@@ -32,12 +33,16 @@ _HASHED = {"session": headers.SESSION, "prefix": headers.PREFIX}
 
 
 def gateway_routes(
-    envoy: EnvoyPolicy, pools: Sequence[PoolPolicy], default_pool: str | None, mirrors: bool = False
+    envoy: EnvoyPolicy,
+    pools: Sequence[PoolPolicy],
+    default_pool: str | None,
+    mirrors: bool = False,
+    decision: bool = False,
 ) -> RouteConfiguration:
     """One virtual host for everything. default_pool: where requests go that no processor has looked at.
 
     mirrors: some model route copies requests. Copied ones have a route of their own, because Envoy holds the body of
-    every request on a route that mirrors.
+    every request on a route that mirrors. decision: answers carry the id of the processor's decision.
     """
     routes = [
         Route(
@@ -75,6 +80,7 @@ def gateway_routes(
         )
     return RouteConfiguration(
         name=ROUTES,
+        response_headers_to_add=[_decision_header()] if decision else [],
         virtual_hosts=[
             VirtualHost(
                 name="gateway",
@@ -84,6 +90,15 @@ def gateway_routes(
                 request_body_buffer_limit=envoy.body_limit_bytes,
             )
         ],
+    )
+
+
+def _decision_header() -> HeaderValueOption:
+    """Envoy adds it itself, from the metadata that the processor wrote: no answer has to pass a processor for it."""
+    value = f"%DYNAMIC_METADATA({headers.NAMESPACE}:{headers.META_ID})%"
+    return HeaderValueOption(
+        header=HeaderValue(key=headers.DECISION, value=value),
+        append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
     )
 
 

@@ -53,7 +53,13 @@ class WorldBuilder:
         if policy.processors.count:
             clusters[PROCESSOR_CLUSTER] = resource("processors", (), processor_cluster)
         filters = (envoy, policy.processors, policy.ext_proc, forwarded)
-        routes = (envoy, policy.pools, policy.default_pool(), policy.routing.mirrors)
+        routes = (
+            envoy,
+            policy.pools,
+            policy.default_pool(),
+            policy.routing.mirrors,
+            policy.ext_proc.emit_decision,
+        )
         self.fixed = {
             CDS.type_url: clusters,
             LDS.type_url: {LISTENER: resource("listener", filters, lambda: gateway_listener(*filters))},
