@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xds_control.errors import Place, PolicyError, Problem
-from xds_control.policy.document import path_text
+from xds_control.policy.document import Path, path_text
 from xds_control.policy.schema import Policy
 from xds_control.routing.check import CHECKS as ROUTING_CHECKS
 from xds_control.signals.engines.generic import problems as signal_problems
+from xds_control.signals.engines.generic import unknown_engine
 from xds_control.weights import warnings as weight_warnings
 
 
 def check_signals(policy: Policy) -> None:
     """Raises PolicyError for names of signals, engines and sources that do not exist."""
     found = [Problem(Place(path=path_text(("signals", *path))), text) for path, text in signal_problems(policy.signals)]
+    for index, pool in enumerate(policy.pools):
+        where: Path = ("pools", index)
+        engines = [((*where, "engine"), pool.engine)]
+        engines += [((*where, "endpoints", n, "engine"), one.engine or "auto") for n, one in enumerate(pool.endpoints)]
+        for path, engine in engines:
+            text = unknown_engine(policy.signals, engine)
+            if text:
+                found.append(Problem(Place(path=path_text(path)), text))
     if found:
         raise PolicyError(found)
 

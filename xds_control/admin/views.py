@@ -45,13 +45,13 @@ def find_endpoint(snapshot: Snapshot, text: str, pool: str = "") -> tuple[str, E
 
 
 def _close(snapshot: Snapshot, text: str) -> str:
-    known = [
-        name
+    known = {
+        name: None
         for pool in snapshot.pools.values()
         for one in pool.endpoints
         for name in (one.endpoint.address, one.endpoint.name)
         if name
-    ]
+    }
     return " or ".join(difflib.get_close_matches(text, known, n=2, cutoff=0.7))
 
 

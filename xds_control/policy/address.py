@@ -30,6 +30,8 @@ def split_address(text: str) -> tuple[str, int]:
         host, colon, port_text = text.rpartition(":")
         if not colon or not host:
             raise ValueError(f"address {text!r} is not host:port")
+        if "://" in text:
+            raise ValueError(f"address {text!r} is not host:port: leave out what is not host or port")
         if ":" in host:
             raise ValueError(f"address {text!r}: an IPv6 address is written in brackets, [addr]:port")
         if _DOTTED_NUMBERS.match(host):

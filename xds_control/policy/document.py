@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +74,10 @@ class _Walk:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         try:
-            return self.constructor.construct_object(node)
+            value = self.constructor.construct_object(node)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{node.value} is not a finite number")
+            return value
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             self.document.complain(path, f"cannot be read: {error}")
             return None

@@ -57,7 +57,11 @@ class PoolPolicy(Section, frozen=True):
     ]
     models: Annotated[list[str], meta("models that these endpoints serve", example=["llama-3.1-8b"])] = []
     engine: Annotated[
-        str, meta("metrics adapter: auto, vllm, sglang, llamacpp, trtllm, triton, tgi, ... or generic", example="auto")
+        str,
+        meta(
+            "metrics adapter: auto, vllm, sglang, llamacpp, trtllm, triton, tgi, ... or a name of signals.engines",
+            example="auto",
+        ),
     ] = "auto"
     scheme: Annotated[Literal["http", "https"], meta("how the metrics pages are fetched")] = "http"
     metrics_path: Annotated[str | None, meta("path of the metrics page; the engine's usual one when absent")] = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -106,6 +107,16 @@ async def test_endpoints_are_found_by_name(served: Served) -> None:
     assert [one.address for one in in_pool.endpoints] == [C]
     nearly = await refused(served.stub.ListEndpoints(pb.ListEndpointsRequest(endpoint="betta")))
     assert "did you mean beta?" in nearly[2]
+
+
+async def test_an_endpoint_without_a_name_of_its_own_is_offered_once(served: Served) -> None:
+    core = served.backend.core
+    core.set_endpoints([dataclasses.replace(one, name=one.address) for one in core.endpoints], served.backend.now)
+    served.backend.settle()
+    refusal = await refused(served.stub.ListEndpoints(pb.ListEndpointsRequest(endpoint=A[:-1])))
+    hint = refusal[2].partition("did you mean ")[2].rstrip("?").split(" or ")
+    assert A in hint
+    assert len(hint) == len(set(hint))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ def test_bad_addresses_say_what_is_wrong(text: str) -> None:
         split_address(text)
 
 
+def test_a_url_is_told_apart_from_an_ipv6_address() -> None:
+    with pytest.raises(ValueError, match="leave out what is not host or port"):
+        split_address("http://10.0.0.1:8000")
+
+
 def test_one_address_has_one_spelling() -> None:
     assert canonical_address("[FD00:0:0::1]:80") == "[fd00::1]:80"
     assert canonical_address("Host.Example:80") == "host.example:80"

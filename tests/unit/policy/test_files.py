@@ -105,6 +105,32 @@ def test_names_of_signals_are_checked() -> None:
     assert found.startswith("p.yaml:5:34: signals.age_limits_s.wating: there is no signal 'wating'")
 
 
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [("vlm", "did you mean 'vllm'?"), ("generic", "signals.engines.NAME"), ("none", "there are auto, dynamo")],
+)
+def test_names_of_engines_are_checked(engine: str, words: str) -> None:
+    text = f"""\
+version: xds-control/v1
+pools:
+- name: chat
+  engine: {engine}
+  endpoints:
+  - address: 10.0.0.1:8000
+    engine: {engine}
+  - address: 10.0.0.2:8000
+    engine: llama.cpp
+  - address: 10.0.0.3:8000
+    engine: mine
+signals: {{engines: {{mine: {{signals: [{{metric: q, signal: waiting}}]}}}}}}
+"""
+    pool, endpoint = problems(("p.yaml", text))
+    assert pool.startswith("p.yaml:4:11: pools[0].engine: ")
+    assert words in pool
+    assert endpoint.startswith("p.yaml:7:13: pools[0].endpoints[0].engine: ")
+    assert words in endpoint
+
+
 def test_harmful_settings_are_warned_of() -> None:
     text = POOLS + "weights: {profile: cache, cache_form: squared}\n"
     found = [str(one) for one in warnings(load_files([("p.yaml", text)]).policy)]

@@ -57,6 +57,13 @@ def test_values_out_of_range_are_refused() -> None:
     assert found.startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected `float` > 0")
 
 
+@pytest.mark.parametrize("word", [".inf", "-.inf", ".nan", "1.0e+999"])
+def test_numbers_are_finite(word: str) -> None:
+    assert problems(GOOD.replace("capacity: 2", f"capacity: {word}")) == [
+        f"p.yaml:8:15: pools[0].endpoints[1].capacity: cannot be read: {word} is not a finite number"
+    ]
+
+
 def test_bad_and_duplicate_addresses() -> None:
     (found,) = problems(GOOD.replace("127.0.0.1:8001", "127.0.0.1:99999"))
     assert found.startswith("p.yaml:7:5: pools[0].endpoints[1]")

@@ -46,7 +46,7 @@ def adapter_for(engine: str) -> Adapter:
     """The adapter of that name. Raises UnknownEngine."""
     adapter = ADAPTERS.get(ALIASES.get(engine, engine))
     if adapter is None:
-        raise UnknownEngine(f"no adapter for engine {engine!r}; known: auto, generic, {', '.join(sorted(ADAPTERS))}")
+        raise UnknownEngine(f"no adapter for engine {engine!r}; known: auto, {', '.join(sorted(ADAPTERS))}")
     return adapter
 
 

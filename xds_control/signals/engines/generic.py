@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from xds_control.policy.signals import GenericMapping, MetricMapping, SignalsPolicy
 from xds_control.signals.adapter import Adapter, Gauge, Latency, Rate, Ratio, Rule, Term
 from xds_control.signals.catalogue import ENGINE, NOT_ENGINE, spec_of, unknown_names
@@ -42,6 +44,18 @@ def problems(policy: SignalsPolicy) -> list[tuple[tuple[str | int, ...], str]]:
             kinds = ", ".join(sorted({ENGINE, *NOT_ENGINE}))
             found.append((("ignore_sources", index), f"there is no kind of source {kind!r}; there are {kinds}"))
     return found
+
+
+def unknown_engine(policy: SignalsPolicy, engine: str) -> str:
+    """Why no metrics page can be read by this engine name; empty when one can."""
+    known = {"auto", *ADAPTERS, *ALIASES, *policy.engines}
+    if engine in known:
+        return ""
+    if engine == "generic":
+        return "describe the engine's metrics in signals.engines.NAME, and write that NAME here"
+    near = difflib.get_close_matches(engine, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are auto, {', '.join(sorted(known - {'auto', *ALIASES}))}"
+    return f"there is no engine {engine!r}; {hint}"
 
 
 def _rule(one: MetricMapping) -> Rule:
