@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import xxhash
 
 from xds_control.errors import PolicyError, Problem
-from xds_control.extproc.decision import Decision, Hold, Immediate, MetadataValue, clip
+from xds_control.extproc.decision import Decision, Hold, Immediate, clip
+from xds_control.extproc.ports import Admission, Beside, Explain, Inspector, Pick, Picker, Refusal
 from xds_control.extproc.request import RequestView
 from xds_control.inspect.errors import error_body
 from xds_control.inspect.facts import BodyProblem, RequestFacts
@@ -18,90 +18,13 @@ from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.routing import Limits, Reject, RoutingPolicy
 from xds_control.routing.explain import Record
 from xds_control.routing.models import ModelChoice, ModelRoutes, compile_models
-from xds_control.routing.pick import Pick as Priced
 from xds_control.routing.rules import CompiledRule, RuleSet, compile_rules
 from xds_control.routing.view import RoutingView
 
+__all__ = ["Admission", "Beside", "Decider", "Explain", "Inspector", "Pick", "Picker", "Refusal", "Routes"]
+
 _PREFIX_HEADER_TOKENS = 256
 _TOO_LARGE = BodyProblem.TOO_LARGE
-
-
-class Inspector(Protocol):
-    """Reads requests; see `xds_control.inspect`."""
-
-    def inspect(self, path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
-        """The facts of one request. Never raises for what a client sent."""
-        ...
-
-    def rewrite_model(self, headers: Mapping[str, str], body: bytes, facts: RequestFacts, model: str) -> bytes | None:
-        """The body, decoded, with another model name; None when that cannot be done."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """What the picker chose: endpoints in order of preference, and what else the engines must be told.
-
-    matched_tokens: prompt tokens believed cached at the first one. headers: further request headers (prefill endpoint,
-    data-parallel rank). scores: by address, for those who ask for them. metadata: further facts that come back with
-    the outcome. priced: the picker's own answer, for explanations.
-    """
-
-    destinations: tuple[str, ...]
-    matched_tokens: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
-    scores: Mapping[str, float] | None = None
-    metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
-    priced: Priced | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request is refused. reason: our stable code. peer_reason: its name among llm-d's, sent beside ours.
-
-    body_code: the code in the answer's body where the API has a well-known one of its own.
-    """
-
-    status: int
-    reason: str
-    message: str
-    retry_after_s: float | None = None
-    peer_reason: str = ""
-    body_code: str = ""
-
-    @property
-    def code(self) -> str:
-        """The code in the answer's body."""
-        return self.body_code or self.reason
-
-
-Explain = Callable[[Decision, RequestView], "tuple[Pick | Refusal | None, Record | None]"]
-"""What a picker would do, without doing it."""
-
-Beside = Callable[[RequestView], "Callable[[Decision], None] | None"]
-"""Called before a request is decided; what it gives is told the decision. None: not this request."""
-
-
-class Picker(Protocol):
-    """Names endpoints of a pool for a request; see `xds_control.routing.picker`."""
-
-    def pick(
-        self,
-        decision: Decision,
-        headers: Mapping[str, str],
-        subset: tuple[str, ...] | None,
-        now: float,
-    ) -> Pick | Refusal | None:
-        """A pick for `decision.facts` in `decision.pool`, a refusal, or None to leave the choice to Envoy's weights."""
-        ...
-
-
-class Admission(Protocol):
-    """Lets requests in, holds them back or refuses them; see `xds_control.admission`."""
-
-    def admit(self, decision: Decision, headers: Mapping[str, str], now: float) -> Refusal | Hold | None:
-        """None lets the request in. A Hold keeps its answer until the edge calls `Decider.finish`."""
-        ...
 
 
 @dataclass(slots=True)

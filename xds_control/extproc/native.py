@@ -11,7 +11,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
 from xds_control.extproc.decide import Decider, Refusal
-from xds_control.extproc.http2.connection import INTERNAL, INVALID_ARGUMENT, Rpc
+from xds_control.extproc.http2.rpc import INTERNAL, INVALID_ARGUMENT, Rpc
 from xds_control.extproc.http2.server import Http2Server
 from xds_control.extproc.server import SERVICE, Counters, Waiter
 from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xds_control.extproc.http2 import frames
-from xds_control.extproc.http2.connection import Connection, Limits, Rpc
+from xds_control.extproc.http2.connection import Connection, Limits
+from xds_control.extproc.http2.rpc import Rpc
 
 h2_connection = pytest.importorskip("h2.connection", reason="an independent client to talk to")
 import h2.config  # noqa: E402

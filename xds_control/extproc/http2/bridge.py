@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import structlog
 
-from xds_control.extproc.http2.connection import OK, Piece, Rpc
+from xds_control.extproc.http2.rpc import OK, Piece, Rpc
 from xds_control.extproc.http2.server import Http2Server
 
 _log = structlog.get_logger("grpc")

@@ -6,55 +6,29 @@ everything that one read brings is answered by one write: with many streams on a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
 
 from xds_control.extproc.http2 import frames
 from xds_control.extproc.http2.hpack import Decoder, HpackError
+from xds_control.extproc.http2.rpc import UNIMPLEMENTED, Fault, Handler, Piece, Rpc
 
 _head = frames.HEAD.unpack_from
-_pack_head = frames.HEAD.pack
-_PREFIX = 5  # of a gRPC message: compressed flag, length
 
-OK, CANCELLED, INVALID_ARGUMENT = 0, 1, 3
-RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
+_VIEW_BYTES: Final = 8192  # pieces of at least this size are not copied out of what was read
 
-
-Piece = bytes | memoryview
-
-_VIEW_BYTES = 8192
-"""Pieces of at least this size are not copied out of what was read."""
-
-
-class Handler(Protocol):
-    """Serves one RPC."""
-
-    def message(self, data: bytes) -> None:
-        """A whole request message arrived."""
-        ...
-
-    def parts(self, parts: list[Piece]) -> None:
-        """A whole request message arrived in pieces; called instead of `message` where the RPC `takes_parts`."""
-        ...
-
-    def half_closed(self) -> None:
-        """The client sends no more messages."""
-        ...
-
-    def closed(self) -> None:
-        """The RPC is over: finished by us, reset by the client, or its connection was lost. Called once."""
-        ...
-
-
-Acceptor = Callable[["Rpc", str, dict[str, str]], Handler | None]
+Acceptor = Callable[[Rpc, str, dict[str, str]], Handler | None]
 """Gives the handler for a new RPC by its path and metadata, None for an unknown method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may do. stream_window: bytes of one stream that may be under way, raised to hold a whole message."""
+    """What a peer may do.
+
+    stream_window, connection_window: bytes that may be under way before we take them in. max_control: frames of one
+    read that carry no request. max_header_block: bytes, also of the decoded list.
+    """
 
     max_message: int = 4 << 20
     max_streams: int = 40_000
@@ -62,207 +36,7 @@ class Limits:
     stream_window: int = 1 << 20
     connection_window: int = 64 << 20
     max_header_block: int = 1 << 16
-    max_control_backlog: int = 1 << 20
-
-
-class _Fault(Exception):
-    """The connection must be closed."""
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-
-
-class Rpc:
-    """One RPC: cuts messages out of the stream's data, and writes answers within the peer's flow control."""
-
-    __slots__ = (
-        "_chunks",
-        "_connection",
-        "_consumed",
-        "_have",
-        "_need",
-        "_opened",
-        "_pending",
-        "_prefix",
-        "_status",
-        "_window",
-        "gives_window",
-        "handler",
-        "is_closed",
-        "is_half_closed",
-        "stream",
-        "takes_parts",
-    )
-
-    def __init__(self, connection: Connection, stream: int, window: int) -> None:
-        self._connection = connection
-        self._chunks: list[Piece] = []
-        self._prefix = b""
-        self._have = 0
-        self._need = -1
-        self._consumed = 0
-        self._window = window
-        self._pending: deque[bytes] | None = None
-        self._status: tuple[int, str] | None = None
-        self._opened = False
-        self.stream = stream
-        self.handler: Handler | None = None
-        self.gives_window = True
-        """False: the handler calls `consumed` itself, as it takes messages, so that a slow one slows its peer."""
-        self.takes_parts = False
-        """True: messages that came in pieces are handed over as pieces."""
-        self.is_half_closed = False
-        self.is_closed = False
-
-    def send(self, message: bytes) -> None:
-        """Sends a message; one that does not fit the flow-control windows waits."""
-        if self.is_closed or self._status is not None:
-            return
-        connection = self._connection
-        size = len(message) + _PREFIX
-        out = connection.out
-        if not self._opened:
-            self._opened = True
-            out.append(frames.response_headers(self.stream))
-        fits = size <= self._window and size <= connection.send_window and size <= connection.peer_frame
-        if fits and self._pending is None:
-            self._window -= size
-            connection.send_window -= size
-            out.append(_pack_head(size >> 16, size & 0xFFFF, frames.DATA, 0, self.stream))
-            out.append(b"\x00" + len(message).to_bytes(4, "big"))
-            out.append(message)
-            return
-        if self._pending is None:
-            self._pending = deque()
-        self._pending.append(b"\x00" + len(message).to_bytes(4, "big") + message)
-        self.flush()
-
-    def finish(self, status: int = OK, message: str = "") -> None:
-        """Ends the RPC with a status, after what still waits to be sent."""
-        if self.is_closed or self._status is not None:
-            return
-        self._status = (status, message)
-        if self._pending is None:
-            self._end()
-
-    def flush(self) -> None:
-        """Sends what waits, as far as the windows allow."""
-        pending, connection = self._pending, self._connection
-        while pending:
-            chunk = pending[0]
-            room = min(self._window, connection.send_window, connection.peer_frame)
-            if room <= 0:
-                connection.blocked.add(self.stream)
-                return
-            if len(chunk) <= room:
-                pending.popleft()
-            else:
-                pending[0], chunk = chunk[room:], chunk[:room]
-            self._window -= len(chunk)
-            connection.send_window -= len(chunk)
-            connection.out.append(frames.frame(frames.DATA, 0, self.stream, chunk))
-        self._pending = None
-        connection.blocked.discard(self.stream)
-        if self._status is not None and not self.is_closed:
-            self._end()
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that flow control holds back."""
-        return sum(map(len, self._pending)) if self._pending else 0
-
-    def _end(self) -> None:
-        assert self._status is not None
-        status, message = self._status
-        out = self._connection.out
-        if status == OK and self._opened:
-            out.append(frames.ok_trailers(self.stream))
-        else:
-            out.append(frames.trailers(self.stream, status, message, self._opened))
-        if not self.is_half_closed:
-            # The answer is complete; the peer need not send the rest (RFC 9113 section 8.1).
-            out.append(frames.reset(self.stream, frames.NO_ERROR))
-        self._connection.forget(self)
-
-    def grow(self, delta: int) -> None:
-        """The peer gives (or by new settings takes back) send window."""
-        self._window += delta
-        if self._window > frames.MAX_WINDOW:
-            raise _Fault(frames.FLOW_CONTROL_ERROR, "stream window too large")
-
-    def data(self, chunk: Piece) -> None:
-        """A piece of the stream's data; hands over every message that it completes."""
-        while True:
-            if self._need < 0:
-                # Between messages; the prefix may itself come in pieces.
-                if self._prefix:
-                    chunk, self._prefix = self._prefix + bytes(chunk), b""
-                if len(chunk) < _PREFIX:
-                    self._prefix = bytes(chunk)
-                    return
-                size = int.from_bytes(chunk[1:_PREFIX], "big")
-                if chunk[0]:
-                    self.finish(UNIMPLEMENTED, "compressed messages are not supported")
-                    return
-                limit = self._connection.limits.max_message
-                if size > limit:
-                    self.finish(RESOURCE_EXHAUSTED, f"message of {size} bytes exceeds the limit of {limit}")
-                    return
-                self._need, self._have = size, 0
-                chunk = chunk[_PREFIX:]
-            size, missing = len(chunk), self._need - self._have
-            if size < missing:
-                if size:
-                    self._chunks.append(chunk)
-                    self._have += size
-                return
-            if size == missing:
-                self._deliver(chunk)
-                return
-            self._deliver(chunk[:missing])
-            if self.is_closed:
-                return
-            chunk = chunk[missing:]
-
-    def _deliver(self, last: Piece) -> None:
-        """The message is whole with this piece."""
-        chunks, handler = self._chunks, self.handler
-        assert handler is not None
-        self._need = -1
-        if not chunks:
-            handler.message(bytes(last))
-            return
-        self._chunks = []
-        chunks.append(last)
-        if self.takes_parts:
-            handler.parts(chunks)
-        else:
-            handler.message(b"".join(chunks))
-
-    def ended(self) -> None:
-        """The client ended its side."""
-        self.is_half_closed = True
-        if self._need >= 0 or self._prefix:
-            self.finish(INTERNAL, "the stream ended inside a message")
-        elif self.handler is not None:
-            self.handler.half_closed()
-
-    def consumed(self, size: int) -> None:
-        """Counts received bytes and gives the window back in large steps."""
-        self._consumed += size
-        if self._consumed > self._connection.limits.stream_window >> 1 and not self.is_half_closed:
-            self._connection.out.append(frames.window_update(self.stream, self._consumed))
-            self._consumed = 0
-
-    def drop(self) -> None:
-        """The stream is gone without our doing."""
-        self._pending = None
-        if not self.is_closed:
-            self.is_closed = True
-            handler, self.handler = self.handler, None  # no cycle is left for the collector
-            if handler is not None:
-                handler.closed()
+    max_control: int = 10_000
 
 
 class Connection:
@@ -308,7 +82,7 @@ class Connection:
             return
         try:
             self._receive(data)
-        except _Fault as fault:
+        except Fault as fault:
             self._fail(fault.code, str(fault))
         except HpackError as error:
             self._fail(frames.COMPRESSION_ERROR, str(error))
@@ -356,7 +130,7 @@ class Connection:
         if not self._greeted:
             size = len(frames.PREFACE)
             if data[:size] != frames.PREFACE[:end]:
-                raise _Fault(frames.PROTOCOL_ERROR, "not an HTTP/2 client")
+                raise Fault(frames.PROTOCOL_ERROR, "not an HTTP/2 client")
             if end < size:
                 self._rest = data
                 return
@@ -377,7 +151,7 @@ class Connection:
             high, low, kind, flags, stream = _head(data, at)
             size = high << 16 | low
             if size > limit:
-                raise _Fault(frames.FRAME_SIZE_ERROR, "frame larger than allowed")
+                raise Fault(frames.FRAME_SIZE_ERROR, "frame larger than allowed")
             start = at + frames.HEAD_SIZE
             if kind == frames.DATA and not flags & frames.PADDED and self._block is None:
                 # Taken as it comes, without waiting for the rest of a large frame.
@@ -395,7 +169,7 @@ class Connection:
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._block is not None and (kind != frames.CONTINUATION or stream != self._block[0]):
-            raise _Fault(frames.PROTOCOL_ERROR, "header block interrupted")
+            raise Fault(frames.PROTOCOL_ERROR, "header block interrupted")
         handler = _FRAMES.get(kind)
         if handler is not None:
             handler(self, flags, stream, payload)
@@ -407,9 +181,9 @@ class Connection:
         rpc = self.rpcs.get(stream)
         if rpc is None:
             if stream == 0 or stream > self._last:
-                raise _Fault(frames.PROTOCOL_ERROR, "data on an idle stream")
+                raise Fault(frames.PROTOCOL_ERROR, "data on an idle stream")
         elif rpc.is_half_closed:
-            raise _Fault(frames.STREAM_CLOSED, "data after the end of the stream")
+            raise Fault(frames.STREAM_CLOSED, "data after the end of the stream")
         self._data_rpc, self._data_left, self._data_ends = rpc, size, ends
         self._consumed += size
         if self._consumed > self.limits.connection_window >> 1:
@@ -445,7 +219,7 @@ class Connection:
 
     def _headers(self, flags: int, stream: int, payload: bytes) -> None:
         if stream & 1 == 0:
-            raise _Fault(frames.PROTOCOL_ERROR, "headers on a stream that a client cannot open")
+            raise Fault(frames.PROTOCOL_ERROR, "headers on a stream that a client cannot open")
         payload = _unpadded(flags, payload)
         if flags & frames.WITH_PRIORITY:
             payload = payload[5:]
@@ -456,11 +230,11 @@ class Connection:
 
     def _continuation(self, flags: int, stream: int, payload: bytes) -> None:
         if self._block is None:
-            raise _Fault(frames.PROTOCOL_ERROR, "continuation without headers")
+            raise Fault(frames.PROTOCOL_ERROR, "continuation without headers")
         _, first_flags, parts = self._block
         parts.append(payload)
         if sum(map(len, parts)) > self.limits.max_header_block or len(parts) > 64:
-            raise _Fault(frames.ENHANCE_YOUR_CALM, "header block too large")
+            raise Fault(frames.ENHANCE_YOUR_CALM, "header block too large")
         if flags & frames.END_HEADERS:
             self._block = None
             self._header_block(first_flags, stream, b"".join(parts))
@@ -471,7 +245,7 @@ class Connection:
         if rpc is not None:
             # Trailers of the client; gRPC has none, but they end its side.
             if not flags & frames.END_STREAM or rpc.is_half_closed:
-                raise _Fault(frames.PROTOCOL_ERROR, "headers came twice")
+                raise Fault(frames.PROTOCOL_ERROR, "headers came twice")
             rpc.ended()
             return
         if stream <= self._last:
@@ -506,12 +280,12 @@ class Connection:
     def _controlled(self) -> None:
         """Bounds what a peer can make us do without sending requests."""
         self._control += 1
-        if self._control > 10_000:
-            raise _Fault(frames.ENHANCE_YOUR_CALM, "too many control frames")
+        if self._control > self.limits.max_control:
+            raise Fault(frames.ENHANCE_YOUR_CALM, "too many control frames")
 
     def _reset(self, flags: int, stream: int, payload: bytes) -> None:
         if len(payload) != 4 or stream == 0 or stream > self._last:
-            raise _Fault(frames.PROTOCOL_ERROR, "reset of an idle stream")
+            raise Fault(frames.PROTOCOL_ERROR, "reset of an idle stream")
         rpc = self.rpcs.pop(stream, None)
         if rpc is None:
             return
@@ -522,7 +296,7 @@ class Connection:
 
     def _settings(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) % 6 or (flags & frames.ACK and payload):
-            raise _Fault(frames.FRAME_SIZE_ERROR, "malformed settings")
+            raise Fault(frames.FRAME_SIZE_ERROR, "malformed settings")
         if flags & frames.ACK:
             return
         self._controlled()
@@ -531,43 +305,43 @@ class Connection:
             value = int.from_bytes(payload[at + 2 : at + 6], "big")
             if name == frames.SETTING_INITIAL_WINDOW:
                 if value > frames.MAX_WINDOW:
-                    raise _Fault(frames.FLOW_CONTROL_ERROR, "initial window too large")
+                    raise Fault(frames.FLOW_CONTROL_ERROR, "initial window too large")
                 for rpc in self.rpcs.values():
                     rpc.grow(value - self._peer_window)
                 self._peer_window = value
             elif name == frames.SETTING_MAX_FRAME:
                 if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
-                    raise _Fault(frames.PROTOCOL_ERROR, "frame size out of range")
+                    raise Fault(frames.PROTOCOL_ERROR, "frame size out of range")
                 self.peer_frame = value
         self.out.append(frames.SETTINGS_ACK)
         self._unblock()
 
     def _ping(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) != 8:
-            raise _Fault(frames.FRAME_SIZE_ERROR, "malformed ping")
+            raise Fault(frames.FRAME_SIZE_ERROR, "malformed ping")
         if not flags & frames.ACK:
             self._controlled()
             self.out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _window_update(self, flags: int, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise _Fault(frames.FRAME_SIZE_ERROR, "malformed window update")
+            raise Fault(frames.FRAME_SIZE_ERROR, "malformed window update")
         delta = int.from_bytes(payload, "big") & frames.MAX_WINDOW
         if stream == 0:
             if not delta:
-                raise _Fault(frames.PROTOCOL_ERROR, "window update of 0")
+                raise Fault(frames.PROTOCOL_ERROR, "window update of 0")
             self.send_window += delta
             if self.send_window > frames.MAX_WINDOW:
-                raise _Fault(frames.FLOW_CONTROL_ERROR, "connection window too large")
+                raise Fault(frames.FLOW_CONTROL_ERROR, "connection window too large")
             self._unblock()
             return
         if stream > self._last:
-            raise _Fault(frames.PROTOCOL_ERROR, "window update of an idle stream")
+            raise Fault(frames.PROTOCOL_ERROR, "window update of an idle stream")
         rpc = self.rpcs.get(stream)
         if rpc is None:
             return
         if not delta:
-            raise _Fault(frames.PROTOCOL_ERROR, "window update of 0")
+            raise Fault(frames.PROTOCOL_ERROR, "window update of 0")
         rpc.grow(delta)
         if stream in self.blocked:
             rpc.flush()
@@ -584,7 +358,7 @@ class Connection:
             self.finished = True
 
     def _no_push(self, flags: int, stream: int, payload: bytes) -> None:
-        raise _Fault(frames.PROTOCOL_ERROR, "a client cannot push")
+        raise Fault(frames.PROTOCOL_ERROR, "a client cannot push")
 
     def _priority(self, flags: int, stream: int, payload: bytes) -> None:
         self._controlled()
@@ -594,7 +368,7 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not flags & frames.PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise _Fault(frames.PROTOCOL_ERROR, "padding larger than the frame")
+        raise Fault(frames.PROTOCOL_ERROR, "padding larger than the frame")
     return payload[1 : len(payload) - payload[0]]
 
 

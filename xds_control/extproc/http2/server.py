@@ -12,7 +12,8 @@ from typing import Any
 
 import structlog
 
-from xds_control.extproc.http2.connection import Acceptor, Connection, Handler, Limits, Rpc
+from xds_control.extproc.http2.connection import Acceptor, Connection, Limits
+from xds_control.extproc.http2.rpc import Handler, Rpc
 
 _log = structlog.get_logger("http2")
 _BACKLOG_BYTES = 16 << 20
