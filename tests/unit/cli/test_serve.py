@@ -75,6 +75,36 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert f"control.http: 127.0.0.1:{port} cannot be used: Address already in use" in result.output
 
 
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            "processors: {count: 3, listen: '127.0.0.1:PORT', http: '127.0.0.1:PORT'}",
+            "processors.http: 127.0.0.1:PORT cannot be used: processors.listen (127.0.0.1:PORT) takes it already",
+        ),
+        (
+            "processors: {count: 0, http: '127.0.0.1:PORT'}\nenvoy: {listen: '0.0.0.0:PORT', admin: '127.0.0.1:PORT'}",
+            "envoy.admin: 127.0.0.1:PORT cannot be used: envoy.listen (0.0.0.0:PORT) takes it already",
+        ),
+        (
+            "processors: {count: 2, listen: '127.0.0.1:65535', http: '127.0.0.1:PORT'}",
+            "processors.listen: 127.0.0.1:65536 cannot be used: address '127.0.0.1:65536': port '65536'",
+        ),
+    ],
+)
+def test_a_port_of_two_listeners_is_named(tmp_path: Path, sections: str, words: str) -> None:
+    xds, fleet, admin, http, port = (str(free) for free in free_ports(5))
+    path = tmp_path / "policy.yaml"
+    addresses = ", ".join(
+        f"{k}: '127.0.0.1:{v}'"
+        for k, v in zip(("xds", "fleet", "admin", "http"), (xds, fleet, admin, http), strict=True)
+    )
+    path.write_text(GOOD + f"control: {{{addresses}}}\n" + sections.replace("PORT", port) + "\n")
+    result = CliRunner().invoke(main, ["serve", "--policy", str(path), "--with-envoy"])
+    assert result.exit_code == 2
+    assert words.replace("PORT", port) in result.output
+
+
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
     for key, command in group.commands.items():
         if isinstance(command, click.Group):
