@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 from envoy.service.discovery.v3 import discovery_pb2
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -195,8 +196,11 @@ async def test_a_client_that_never_answers_is_listed_as_stuck_with_its_lag(runni
         assert status.types[0].outstanding
         assert status.lag_s == pytest.approx(10.0)
         assert not status.stuck
-        now[0] = 131.0
-        assert server.clients()[0].stuck
+        with structlog.testing.capture_logs() as logs:
+            now[0] = 131.0
+            assert server.clients()[0].stuck
+            await asyncio.sleep(0.3)
+        assert [e["event"] for e in logs] == ["xds.stuck"], "said once"
         await stream.ack(message)
         await until(lambda: not server.clients()[0].types[0].outstanding)
         (status,) = server.clients()
@@ -276,6 +280,18 @@ async def test_streams_end_at_their_age_and_not_all_at_once(running: Running) ->
         now[0] = 1501.0
         await until(lambda: not server.clients())
         assert {(await s.end())[0] for s in streams} == {"OK"}
+
+
+async def test_an_aged_connection_is_exchanged(running: Running) -> None:
+    running.put("a")
+    port = await running.start(XdsPolicy(max_connection_age_s=0.5, connection_age_jitter=0.2))
+    async with connected(port) as channel:
+        for _ in range(3):
+            stream = open_stream(channel, wait=True)
+            await stream.ask("a")
+            await stream.ack(await stream.read())
+            assert await stream.read() is grpc.aio.EOF
+            assert (await stream.end())[0] == "OK"
 
 
 async def test_stopping_tells_clients_to_go_elsewhere(running: Running) -> None:

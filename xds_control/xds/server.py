@@ -242,7 +242,7 @@ class XdsServer:
             now = self._clock()
             for session in tuple(self._sessions.values()):
                 with self._guarded("check"):
-                    session.check(now, self.options.write_deadline_s)
+                    session.check(now, self.options.write_deadline_s, self.options.stuck_after_s)
 
     def _service(self, service: str, method: str, only: ResourceType | None, *, sotw: bool) -> grpc.GenericRpcHandler:
         methods: dict[str, Any] = {

@@ -65,7 +65,7 @@ class Session:
         self.node: Any = None
         self.ends_at = ends_at
         self.writing_since: float | None = None
-        self.stuck_logged = False
+        self._stuck = False
         self._host = host
         self._context = context
         self._clock = clock
@@ -91,8 +91,8 @@ class Session:
             self._end = (status, message)
         self._wake.set()
 
-    def check(self, now: float, write_deadline: float) -> None:
-        """Called now and then: enforces deadlines.
+    def check(self, now: float, write_deadline: float, stuck_after: float) -> None:
+        """Called now and then: enforces deadlines, and logs once when the client begins to be stuck.
 
         A write cannot be taken back: gRPC may then never tell the client that its stream has ended. So a client that
         takes no bytes is forgotten but for the one message on its way; it is told as soon as it has read that.
@@ -109,14 +109,24 @@ class Session:
             self.end("OK", "maximum age reached, connect again")
         elif not self.state.opened and now >= self._first_deadline:
             self.end("DEADLINE_EXCEEDED", "no request came after the stream was opened")
+        stuck = self.waiting_s(now) > stuck_after
+        if stuck and not self._stuck:
+            log.warning("xds.stuck", client=self.id, peer=self.peer, waiting_s=round(self.waiting_s(now), 1))
+        self._stuck = stuck
+
+    def waiting_s(self, now: float) -> float:
+        """Seconds for which the client has owed an answer, or has not taken the bytes of a response."""
+        waits = [0.0 if self.writing_since is None else now - self.writing_since]
+        for subscription in self.state.subscriptions:
+            outstanding = subscription.progress.outstanding
+            if outstanding is not None:
+                waits.append(now - outstanding.sent_at)
+        return max(waits)
 
     def status(self, now: float, stuck_after: float) -> ClientStatus:
         types = tuple(type_statuses(self.state, now))
         writing = 0.0 if self.writing_since is None else now - self.writing_since
         node = self.node
-        waits = [
-            now - s.progress.outstanding.sent_at for s in self.state.subscriptions if s.progress.outstanding is not None
-        ]
         return ClientStatus(
             id=self.id,
             peer=self.peer,
@@ -128,7 +138,7 @@ class Session:
             service=self.state.only.short if self.state.only is not None else "ADS",
             age_s=now - self.opened_at,
             writing_s=writing,
-            stuck=max([writing, *waits]) > stuck_after,
+            stuck=self.waiting_s(now) > stuck_after,
             types=types,
         )
 
