@@ -6,11 +6,12 @@ python -m xds_control.sim.tables [--output docs/policies.md] [--traces FOLDER] [
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from xds_control.sim.faults import Fault
@@ -184,10 +185,25 @@ def mean(rows: Sequence[Figures], field: str) -> float:
 
 
 class Bench:
-    """Runs cells over policies and seeds on all cores, in an order that does not matter."""
+    """Runs cells over policies and seeds on all cores, in an order that does not matter.
 
-    def __init__(self, traces: Path, jobs: int, say: Callable[[str], None], seeds: Sequence[int] = SEEDS) -> None:
-        self._traces, self._jobs, self._say, self._seeds = traces, jobs, say, seeds
+    resume: a file that keeps what was run, so that a run that was stopped goes on from there.
+    """
+
+    def __init__(
+        self,
+        traces: Path,
+        jobs: int,
+        say: Callable[[str], None],
+        seeds: Sequence[int] = SEEDS,
+        resume: Path | None = None,
+    ) -> None:
+        self._traces, self._jobs, self._say, self._seeds, self._resume = traces, jobs, say, seeds, resume
+        self._known: dict[str, Figures] = {}
+        if resume is not None and resume.exists():
+            for line in resume.read_text().splitlines():
+                key, row = json.loads(line)
+                self._known[key] = Figures(**row)
 
     def available(self, cells: Iterable[Cell]) -> list[Cell]:
         """Without those whose trace is not there."""
@@ -196,14 +212,17 @@ class Bench:
     def run(self, cells: Sequence[Cell], policies: Sequence[str]) -> list[dict[str, list[Figures]]]:
         """For each cell, figures of all seeds by policy."""
         jobs = [Job(c, p, s, self._traces) for c in cells for p in policies for s in self._seeds]
-        found: list[dict[str, list[Figures]]] = [{} for _ in cells]
-        places = [i for i in range(len(cells)) for _ in policies for _ in self._seeds]
+        todo = [job for job in jobs if repr(job) not in self._known]
         with ProcessPoolExecutor(self._jobs) as pool:
-            for number, (place, job, row) in enumerate(zip(places, jobs, pool.map(run_job, jobs), strict=True), 1):
-                found[place].setdefault(job.policy, []).append(row)
-                if number % (len(policies) * len(self._seeds)) == 0:
-                    self._say(f"{job.cell.workload} at {job.cell.rate:g}/s {job.cell.label}".rstrip())
-        return found
+            for number, (job, row) in enumerate(zip(todo, pool.map(run_job, todo), strict=True), 1):
+                self._known[repr(job)] = row
+                if self._resume is not None:
+                    with self._resume.open("a") as file:
+                        file.write(json.dumps([repr(job), asdict(row)]) + "\n")
+                self._say(f"{number}/{len(todo)} {job.policy} {job.cell.workload} {job.cell.rate:g}/s {job.cell.label}")
+        return [
+            {p: [self._known[repr(Job(c, p, s, self._traces))] for s in self._seeds] for p in policies} for c in cells
+        ]
 
 
 def matrix(
@@ -265,7 +284,7 @@ def document(bench: Bench, parts: Sequence[str] = ("loads", "unequal", "faults",
     lines = [
         "# Policies compared",
         "",
-        "Written by `python -m xds_control.sim.tables` (or `xds-control simulate --tables docs/policies.md`), not by hand.",
+        "Written by `python -m xds_control.sim.tables` or `xds-control simulate --tables docs/policies.md`.",
         f"Seeds {', '.join(map(str, SEEDS))}; means over them; the first 10 % of the requests of a run are left out.",
         f"Goodput: answered with TTFT ≤ {SLO[0]:g} s and TPOT ≤ {SLO[1] * 1e3:g} ms. Everything but `ours` and",
         "`weights`, which run the real code, is a model of a published rule (`xds_control/sim/rivals.py` says which),",
@@ -325,7 +344,7 @@ def _section(
     lines += ["KV hit ratio, %:", "", *matrix(cells, found, policies, "hit_ratio", 100, 1, False, name), ""]
     lost = losses(cells, found, name)
     lines.append(
-        f"`ours` loses (by more than 5 % + 5 ms of p90 TTFT or 0.5 points of goodput) in {len(lost)} of {len(cells)} rows:"
+        f"`ours` loses, by over 5 % + 5 ms of p90 TTFT or 0.5 points of goodput, in {len(lost)} of {len(cells)} rows:"
     )
     return [*lines, "", *lost, ""]
 
@@ -342,9 +361,10 @@ def write(
     traces: Path | None = None,
     jobs: int | None = None,
     parts: Sequence[str] = ("loads", "unequal", "faults", "sensitivity"),
+    resume: Path | None = None,
 ) -> None:
     """Writes the page."""
-    text = document(Bench(traces or traces_folder(), jobs or os.cpu_count() or 1, say), parts)
+    text = document(Bench(traces or traces_folder(), jobs or os.cpu_count() or 1, say, resume=resume), parts)
     path.write_text(text.rstrip() + "\n")
     say(f"written: {path}")
 
@@ -355,11 +375,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/policies.md"))
     parser.add_argument("--traces", type=Path, default=None)
     parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--resume", type=Path, default=None, help="keeps what was run, to go on after a stop")
     parser.add_argument("--parts", default="loads,unequal,faults,sensitivity")
     chosen = parser.parse_args()
     write(
         chosen.output, lambda line: print(line, file=sys.stderr, flush=True), chosen.traces, chosen.jobs,
-        chosen.parts.split(","),
+        chosen.parts.split(","), chosen.resume,
     )  # fmt: skip
 
 
