@@ -33,7 +33,7 @@ HEADERS = {
     "TENANT": "tenant",
     "PROMPT_TOKENS": "estimated prompt tokens",
     "SESSION": "hex of the session key's hash; what maglev and ring_hash may hash",
-    "PREFIX": "hex of the last prefix key; what maglev and ring_hash may hash",
+    "PREFIX": "hex of the key of the prompt's first 256 or so tokens; what maglev and ring_hash may hash",
     "RULE": "rule that decided",
     "REASON": "on answers of the processor itself: the stable code of the refusal",
     "DECISION": "id of the decision, with `ext_proc.emit_decision`",
