@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ from xds_control.policy.address import split_address
 from xds_control.policy.load import Files, Loaded, encode_policy, load_files, read_files
 from xds_control.policy.schema import Policy
 from xds_control.policy.store import PolicyRecord, Store, StoreError
-from xds_control.policy.store.sqlite import SqliteStore
+from xds_control.policy.store.sqlite import open_store
 from xds_control.proto import admin_pb2 as pb_admin
 from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing.forwarded import forwarded_headers
@@ -103,6 +104,9 @@ class Control:
         self.tick_s = 0.0
         self.ticks = 0
         self.policy_rejected = 0
+        self.policy_switches: Counter[str] = Counter()
+        self.gate: AdminGate | None = None
+        self.strangers = 0
         self.problem = ""
         self._held_back = ""
         self._estimators: dict[str, bytes] = {}
@@ -239,6 +243,7 @@ class Control:
         return f"{answer.diff.why_force}; push it with `xds-control policy push --force`"
 
     def _on_policy(self, before: str, record: PolicyRecord) -> None:
+        self.policy_switches[record.source] += 1
         self.events.add(
             time.monotonic(), "policy", before=before, after=record.version, reason=record.reason, by=record.by
         )
@@ -263,7 +268,7 @@ class Control:
     async def _serve_admin(self) -> None:
         address, security = self.policy.control.admin, self.policy.control.admin_security
         check_admin(address, security)
-        gate = AdminGate(security)
+        gate = self.gate = AdminGate(security)
         service = AdminService(self.backend, gate.who)
         _port, stop = await serve_admin(address, service, credentials(security.tls), [gate])
         self._stoppers.append(stop)
@@ -271,7 +276,7 @@ class Control:
             os.chmod(address.removeprefix("unix:"), 0o600)
 
     def _on_stranger(self) -> None:
-        self.fleet.refused += 1
+        self.strangers += 1
 
     # Ticks.
 
@@ -365,17 +370,6 @@ class Control:
                 self.hub.publish_estimates(source, msgspec.json.encode(merged.export(without=source)))
 
 
-def open_store(policy: Policy, run_dir: Path | None) -> Store:
-    """The policy's store, else the one of the run folder, else one in memory. Raises StoreError."""
-    if policy.control.store is not None:
-        return SqliteStore(Path(policy.control.store))
-    if run_dir is None:
-        logger("control").warning("store-in-memory", hint="give --run-dir or control.store to keep orders and policies")
-        return SqliteStore(None)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    return SqliteStore(run_dir / "store.db")
-
-
 def run_control(_policy: Policy, path: Path, run_dir: Path | None) -> int:
     """Runs control until SIGTERM or SIGINT; the exit code."""
     log = logger("control")
@@ -388,7 +382,7 @@ def run_control(_policy: Policy, path: Path, run_dir: Path | None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         loaded = load_files(read_files(path), CHECKS)
-        store = open_store(loaded.policy, run_dir)
+        store = open_store(loaded.policy.control.store, run_dir)
         try:
             await Control(loaded, store, path).run(stop)
         finally:

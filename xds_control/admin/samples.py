@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,18 @@ def _process(control: Control) -> Iterator[Sample]:
     yield sample("snapshot_version", 0 if core.snapshot is None else core.snapshot.version)
     yield sample("policy_info", 1, core.policy_version)
     yield sample("policy_rejected", control.policy_rejected)
+    for source, count in control.policy_switches.items():
+        yield sample("policy_switches", count, source)
+    yield sample("problems", len(control.problems()))
+    orders = Counter(order.kind for order in core.lifecycle.overrides().values())
+    for kind in ("drain", "pin", "eject"):
+        yield sample("orders", orders[kind], kind)
+    for port, count in (
+        ("admin", control.gate.refused if control.gate is not None else 0),
+        ("fleet", control.strangers),
+        ("xds", control.xds.stats.unauthorised),
+    ):
+        yield sample("calls_refused", count, port)
 
 
 def _endpoints(control: Control, now: float) -> Iterator[Sample]:

@@ -70,6 +70,10 @@ METRICS: tuple[MetricSpec, ...] = (
     _m("snapshot_version", "gauge", "", "Version of the newest snapshot."),
     _m("policy_info", "gauge", "version", "1 for the policy version in force."),
     _m("policy_rejected", "counter", "", "Policies that were refused."),
+    _m("policy_switches", "counter", "source", "Policies put into force: push, file, rollback."),
+    _m("problems", "gauge", "", "Things that are wrong now, as `xds-control status` lists them."),
+    _m("orders", "gauge", "kind", "Operators' orders in force: drain, pin, eject."),
+    _m("calls_refused", "counter", "port", "Calls refused for want of a token or a role, by port: admin, fleet, xds."),
     # control: requests
     _m(
         "requests",

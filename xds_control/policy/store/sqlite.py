@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from xds_control.observe.logs import logger
 from xds_control.policy.store import AuditRecord, PolicyRecord, StoreError
 
 SCHEMA_VERSION: Final = 1
@@ -177,3 +178,14 @@ def _write_audit(db: sqlite3.Connection, record: AuditRecord) -> None:
 
 def _write_mark(db: sqlite3.Connection, mark: str) -> None:
     db.execute("INSERT OR REPLACE INTO marks (name, value) VALUES ('file', ?)", (mark,))
+
+
+def open_store(path: str | None, run_dir: Path | None) -> SqliteStore:
+    """The store at `path`, else the one of the run folder, else one in memory. Raises StoreError."""
+    if path is not None:
+        return SqliteStore(Path(path))
+    if run_dir is None:
+        logger("store").warning("store-in-memory", hint="give --run-dir or control.store to keep orders and policies")
+        return SqliteStore(None)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return SqliteStore(run_dir / "store.db")
