@@ -125,8 +125,6 @@ def _canonical_ip(host: str) -> str | None:
         parsed = ipaddress.ip_address(host)
     except ValueError:
         return None
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.scope_id is not None:
-        return None
     return str(parsed)
 
 

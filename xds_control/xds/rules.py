@@ -7,7 +7,7 @@ response otherwise. The constraints of a message type are read from its descript
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ _HEADER_VALUE_STRICT: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _HEADER_LOOSE: Final = re.compile(r"[^\x00\x0a\x0d]*")
 
 Check = Callable[[Any], str | None]
+Extra = Mapping[str, Callable[[Any], Iterator[str]]]
+NO_EXTRA: Final[Extra] = {}
 
 
 class _Field(NamedTuple):
@@ -47,15 +49,22 @@ class _Plan(NamedTuple):
     oneofs: tuple[str, ...]
 
 
-def check_rules(message: Message, path: str = "", depth: int = 0) -> Iterator[str]:
-    """Sentences on every declared constraint that the message breaks, in the form `path.to.field: what is wrong`."""
+def check_rules(message: Message, path: str = "", depth: int = 0, extra: Extra = NO_EXTRA) -> Iterator[str]:
+    """Sentences on every declared constraint that the message breaks, in the form `path.to.field: what is wrong`.
+
+    extra: further checks by full name of a message, wherever one stands inside this one.
+    """
     if depth > _DEPTH:
         yield f"{path or 'message'}: nested too deeply"
         return
     descriptor = message.DESCRIPTOR
     if descriptor.full_name == _ANY:
-        yield from _packed(message, path, depth)
+        yield from _packed(message, path, depth, extra)
         return
+    further = extra.get(descriptor.full_name)
+    if further is not None:
+        for problem in further(message):
+            yield f"{path}: {problem}" if path else problem
     plan = _plan(descriptor)
     for oneof in plan.oneofs:
         if message.WhichOneof(oneof) is None:
@@ -68,7 +77,7 @@ def check_rules(message: Message, path: str = "", depth: int = 0) -> Iterator[st
                 problem = check(values)
                 if problem:
                     yield f"{where}: {problem}"
-            yield from _elements(rule, values, where, depth)
+            yield from _elements(rule, values, where, depth, extra)
         elif not rule.presence or message.HasField(rule.name):
             value = getattr(message, rule.name)
             for check in rule.item:
@@ -76,12 +85,12 @@ def check_rules(message: Message, path: str = "", depth: int = 0) -> Iterator[st
                 if problem:
                     yield f"{where}: {problem}"
             if rule.is_message and not rule.skip:
-                yield from check_rules(value, where, depth + 1)
+                yield from check_rules(value, where, depth + 1, extra)
         elif rule.required:
             yield f"{where}: is required"
 
 
-def _elements(rule: _Field, values: Any, where: str, depth: int) -> Iterator[str]:
+def _elements(rule: _Field, values: Any, where: str, depth: int, extra: Extra) -> Iterator[str]:
     if rule.is_map:
         for key in values:
             for check in rule.key:
@@ -94,7 +103,7 @@ def _elements(rule: _Field, values: Any, where: str, depth: int) -> Iterator[str
                 if problem:
                     yield f"{where}[{key!r}]: {problem}"
             if rule.map_value_message:
-                yield from check_rules(value, f"{where}[{key!r}]", depth + 1)
+                yield from check_rules(value, f"{where}[{key!r}]", depth + 1, extra)
         return
     if not rule.item and not rule.is_message:
         return
@@ -104,10 +113,10 @@ def _elements(rule: _Field, values: Any, where: str, depth: int) -> Iterator[str
             if problem:
                 yield f"{where}[{index}]: {problem}"
         if rule.is_message and not rule.skip:
-            yield from check_rules(value, f"{where}[{index}]", depth + 1)
+            yield from check_rules(value, f"{where}[{index}]", depth + 1, extra)
 
 
-def _packed(message: Any, path: str, depth: int) -> Iterator[str]:
+def _packed(message: Any, path: str, depth: int, extra: Extra) -> Iterator[str]:
     """Envoy unpacks and checks what it knows; what this build does not know passes unseen."""
     if not message.type_url:
         return
@@ -122,7 +131,7 @@ def _packed(message: Any, path: str, depth: int) -> Iterator[str]:
     except DecodeError:
         yield f"{path}: the bytes are not a {name}"
         return
-    yield from check_rules(inner, path, depth + 1)
+    yield from check_rules(inner, path, depth + 1, extra)
 
 
 @lru_cache(maxsize=4096)

@@ -59,14 +59,12 @@ def check_resource(type_url: str, name: str, message: Any) -> Iterator[str]:
             yield f"{field} is empty"
         elif own != name:
             yield f"{field} is {own!r}, but the resource is given as {name!r}"
-    special = _SPECIAL.get(type_url)
-    if special is not None:
-        yield from special(message)
-    if type_url == EDS.type_url or (type_url == LDS.type_url and _for_grpc(message)):
-        # Assignments are checked by hand: they change often and may hold thousands of endpoints.
+    if type_url == EDS.type_url:
+        # By hand: assignments change often and may hold thousands of endpoints.
+        yield from check_assignment(message)
+    elif type_url != LDS.type_url or not _for_grpc(message):
         # What only gRPC clients take need not satisfy Envoy.
-        return
-    yield from check_rules(message)
+        yield from check_rules(message, extra=_EXTRA)
 
 
 def _for_grpc(listener: listener_pb2.Listener) -> bool:
@@ -79,10 +77,12 @@ def _check_cluster(cluster: cluster_pb2.Cluster) -> Iterator[str]:
         if cluster.type == kinds.Value("EDS"):
             if not cluster.HasField("eds_cluster_config") or not cluster.eds_cluster_config.HasField("eds_config"):
                 yield "an EDS cluster needs eds_cluster_config.eds_config"
-            if cluster.HasField("load_assignment"):
-                yield "an EDS cluster must not have a load_assignment"
         elif cluster.HasField("eds_cluster_config"):
             yield "eds_cluster_config is for clusters of type EDS"
+        elif cluster.type == kinds.Value("LOGICAL_DNS"):
+            localities = cluster.load_assignment.endpoints
+            if len(localities) != 1 or len(localities[0].lb_endpoints) != 1:
+                yield "a LOGICAL_DNS cluster needs exactly one endpoint"
     if cluster.HasField("load_assignment"):
         by_name = (kinds.Value("STRICT_DNS"), kinds.Value("LOGICAL_DNS"))
         dns = cluster.type in by_name or cluster.HasField("cluster_type")
@@ -96,17 +96,13 @@ def _check_listener(listener: listener_pb2.Listener) -> Iterator[str]:
         return
     if not listener.HasField("address"):
         yield "address is missing"
-    elif not chains and not listener.listener_filters and not listener.HasField("udp_listener_config"):
+    elif not chains and not listener.HasField("udp_listener_config"):
         yield "no filter chain"
 
 
 def _check_routes(routes: route_pb2.RouteConfiguration) -> Iterator[str]:
-    hosts: set[str] = set()
     domains: set[str] = set()
     for host in routes.virtual_hosts:
-        if host.name in hosts:
-            yield f"virtual host {host.name!r} occurs twice"
-        hosts.add(host.name)
         for domain in host.domains:
             lower = domain.lower()
             if lower in domains:
@@ -114,9 +110,8 @@ def _check_routes(routes: route_pb2.RouteConfiguration) -> Iterator[str]:
             domains.add(lower)
 
 
-_SPECIAL: Final[dict[str, Callable[[Any], Iterator[str]]]] = {
-    CDS.type_url: _check_cluster,
-    EDS.type_url: check_assignment,
-    LDS.type_url: _check_listener,
-    RDS.type_url: _check_routes,
+_EXTRA: Final[dict[str, Callable[[Any], Iterator[str]]]] = {
+    cluster_pb2.Cluster.DESCRIPTOR.full_name: _check_cluster,
+    listener_pb2.Listener.DESCRIPTOR.full_name: _check_listener,
+    route_pb2.RouteConfiguration.DESCRIPTOR.full_name: _check_routes,
 }

@@ -130,6 +130,8 @@ def loads(*endpoints: Any) -> Any:
     [
         {"type": "EDS", "eds_cluster_config": ADS},
         {"type": "STATIC", "load_assignment": loads(HOST)},
+        {"type": "LOGICAL_DNS", "load_assignment": loads(NAMED)},
+        {"type": "EDS", "eds_cluster_config": ADS, "load_assignment": loads(HOST)},
         {"type": "STRICT_DNS", "load_assignment": loads(NAMED), "connect_timeout": "0.25s"},
         {"cluster_type": {"name": "x"}},
     ],
@@ -144,7 +146,8 @@ def test_good_clusters_pass(content: dict[str, Any]) -> None:
         ({"type": "EDS"}, "an EDS cluster needs eds_cluster_config.eds_config"),
         ({"type": "EDS", "eds_cluster_config": {}}, "an EDS cluster needs eds_cluster_config.eds_config"),
         ({"type": "STATIC", "eds_cluster_config": ADS}, "eds_cluster_config is for clusters of type EDS"),
-        ({"type": "EDS", "eds_cluster_config": ADS, "load_assignment": loads()}, "must not have a load_assignment"),
+        ({"type": "LOGICAL_DNS"}, "needs exactly one endpoint"),
+        ({"type": "LOGICAL_DNS", "load_assignment": loads(NAMED, NAMED)}, "needs exactly one endpoint"),
         ({"type": "STATIC", "load_assignment": loads(NAMED)}, "load_assignment: address 'x.test' is not an IP"),
         ({"connect_timeout": "0s"}, "connect_timeout: is 0.0, must be over 0.0"),
         ({"outlier_detection": {"max_ejection_percent": 101}}, "max_ejection_percent: is 101, must be at most 100"),
@@ -178,11 +181,11 @@ def test_listeners_need_an_address_and_something_to_do() -> None:
     assert "no filter chain" in problems(LDS, idle)
 
 
-def test_routes_may_not_name_a_host_or_a_domain_twice() -> None:
+def test_routes_may_not_name_a_domain_twice() -> None:
     made = route_pb2.RouteConfiguration(name="a")
     made.virtual_hosts.add(name="v", domains=["x", "X"])
     made.virtual_hosts.add(name="v", domains=["y"])
-    assert set(problems(RDS, made)) == {"virtual host 'v' occurs twice", "domain 'X' occurs twice"}
+    assert problems(RDS, made) == ("domain 'X' occurs twice",)
 
 
 @pytest.mark.parametrize("rtype", KNOWN, ids=lambda t: t.short)
