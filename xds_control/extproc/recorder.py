@@ -26,17 +26,31 @@ class Kept:
     """One request. at: monotonic seconds of its decision. notable: slow, failed, fell-back, rejected, sampled, or ""
     while nothing is known of its end.
 
-    partial: another processor decided it; `decision` then says only what its outcome tells.
+    One of `decided` and `outcome` is there: without `decided`, another processor decided it.
     """
 
-    __slots__ = ("at", "decision", "notable", "outcome", "partial")
+    __slots__ = ("at", "decided", "notable", "outcome")
 
-    def __init__(self, decision: Decision, at: float) -> None:
-        self.decision = decision
+    def __init__(self, decided: Decision | None, at: float, outcome: Finished | None = None) -> None:
+        self.decided = decided
         self.at = at
-        self.outcome: Finished | None = None
+        self.outcome = outcome
         self.notable = ""
-        self.partial = False
+
+    @property
+    def id(self) -> str:
+        """The decision's id."""
+        if self.decided is not None:
+            return self.decided.id
+        return self.outcome.id if self.outcome is not None else ""
+
+    @property
+    def decision(self) -> Decision:
+        """The decision; as far as its outcome tells, where another processor made it."""
+        if self.decided is not None:
+            return self.decided
+        assert self.outcome is not None
+        return _as_told(self.outcome)
 
 
 class Recorder:
@@ -83,16 +97,15 @@ class Recorder:
             self._take(next(iter(running)))
 
     def on_finished(self, one: Finished, now: float = 0.0) -> None:
-        """A request ended. Envoy tells any of the processors: what others decided is kept when it is notable."""
+        """A request ended. Envoy tells any of the processors, so others may have decided it."""
         if self._off:
             return
         kept = self._take(one.id)
         why = self._notable_by(one)
         if kept is None:
-            if not why or not one.id:
+            if not one.id:
                 return
-            kept = Kept(_as_told(one), now - (one.e2e_s or 0.0))
-            kept.partial = True
+            kept = Kept(None, now - (one.e2e_s or 0.0))
         kept.outcome = one
         if kept.notable == "rejected":
             return
@@ -109,7 +122,7 @@ class Recorder:
         running = self._running.get(identifier)
         if running is not None:
             return running
-        return next((one for one in (*self._all(), *self._recent) if one.decision.id == identifier), None)
+        return next((one for one in (*self._all(), *self._recent) if one.id == identifier), None)
 
     def newest(self) -> list[Kept]:
         """What is kept, newest first; of the ordinary requests only the sampled ones."""
@@ -122,7 +135,8 @@ class Recorder:
     def _take(self, identifier: str) -> Kept | None:
         kept = self._running.pop(identifier, None)
         if kept is not None:
-            self._keys -= len(kept.decision.facts.prefix_keys)
+            assert kept.decided is not None
+            self._keys -= len(kept.decided.facts.prefix_keys)
         return kept
 
     def _notable_by(self, one: Finished) -> str:

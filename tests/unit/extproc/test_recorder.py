@@ -88,8 +88,9 @@ def test_what_others_decided_is_kept_when_notable() -> None:
     made = recorder()
     made.on_finished(ended("y", processor="p1"), 5.0)
     made.on_finished(ended("z", processor="p1", kind="reset", pool="chat", pick=B, e2e_s=2.0), 5.0)
+    assert made.find("y") is not None
     (kept,) = made.newest()
-    assert (kept.partial, kept.at, kept.decision.pool, kept.decision.destinations) == (True, 3.0, "chat", (B,))
+    assert (kept.decided, kept.at, kept.decision.pool, kept.decision.destinations) == (None, 3.0, "chat", (B,))
 
 
 def test_refusals_are_kept_at_once() -> None:
