@@ -14,6 +14,10 @@ unchanged one costs one comparison), a protobuf message, anything that `bytes()`
 when a client would reject one; with `strict=False` bad resources keep their last good version, `Change.invalid` lists
 them, and the rest is applied. `SnapshotCache.update(group, put, remove)` edits single resources.
 
+`XdsServer` also takes `on_nack(client, nack)`, `on_missing(group, type_url, names)` (may put the names into the cache
+before the answer goes out) and `on_load(rows)` (load reports, `LoadReport`). `XdsCollector(server)` gives its metrics
+to a Prometheus registry.
+
 Group names come from `node_group(node)`; a group without a snapshot is answered UNAVAILABLE.
 """
 

@@ -63,8 +63,8 @@ def check_rules(message: Message, path: str = "", depth: int = 0, extra: Extra =
         return
     further = extra.get(descriptor.full_name)
     if further is not None:
-        for problem in further(message):
-            yield f"{path}: {problem}" if path else problem
+        for sentence in further(message):
+            yield f"{path}: {sentence}" if path else sentence
     plan = _plan(descriptor)
     for oneof in plan.oneofs:
         if message.WhichOneof(oneof) is None:
