@@ -142,10 +142,10 @@ class LocalBackend:
     async def explain(self, request: pb.ExplainRequestRequest) -> pb.ExplainRequestResponse:
         if request.shadow and not self._control.shadow.version:
             raise BadRequest("there is no shadow policy; set one with `xds-control policy shadow set`")
-        return await request_calls.explain(self.processors(), request)
+        return await request_calls.explain(self.processors(), request, self._control.hub.secret)
 
     async def requests(self, request: pb.ListRequestsRequest) -> pb.ListRequestsResponse:
-        return await request_calls.list_requests(self.processors(), request)
+        return await request_calls.list_requests(self.processors(), request, self._control.hub.secret)
 
     # Policy.
 
@@ -156,7 +156,7 @@ class LocalBackend:
         return self._control.policies.versions(request.limit)
 
     async def validate_policy(self, request: pb.ValidatePolicyRequest) -> pb.ValidatePolicyResponse:
-        return self._control.policies.validate(request.files)
+        return await self._control.policies.validate(request.files)
 
     async def diff_policy(self, request: pb.DiffPolicyRequest) -> pb.DiffPolicyResponse:
         return await self._control.policies.diff(request.files)

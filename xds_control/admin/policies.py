@@ -105,10 +105,10 @@ class Policies:
         found = self._store.policies(limit or LIST_DEFAULT)
         return pb.ListPoliciesResponse(policies=[self._info(record) for record in found])
 
-    def validate(self, files: Sequence[pb.PolicyFile]) -> pb.ValidatePolicyResponse:
+    async def validate(self, files: Sequence[pb.PolicyFile]) -> pb.ValidatePolicyResponse:
         """Everything that is wrong with a policy."""
         try:
-            loaded = self._load(_files(files))
+            loaded = await asyncio.to_thread(self._load, _files(files))
         except PolicyError as error:
             return pb.ValidatePolicyResponse(problems=map(problem_message, error.problems))
         notes = [*warnings(loaded.policy), *keep_running(loaded.policy, self._live.policy)[1]]
@@ -117,7 +117,7 @@ class Policies:
     async def diff(self, files: Sequence[pb.PolicyFile]) -> pb.DiffPolicyResponse:
         """What a policy would change, tried on the live fleet."""
         try:
-            loaded = self._load(_files(files))
+            loaded = await asyncio.to_thread(self._load, _files(files))
             diff, notes, _policy = await self._diff(loaded)
         except PolicyError as error:
             return pb.DiffPolicyResponse(problems=map(problem_message, error.problems))
@@ -163,7 +163,7 @@ class Policies:
         if len(reason) > MAX_REASON:
             raise BadRequest(f"the reason is longer than {MAX_REASON} characters")
         try:
-            loaded = self._load(files)
+            loaded = await asyncio.to_thread(self._load, files)  # ticks go on meanwhile
             diff, notes, policy = await self._diff(loaded)
         except PolicyError as error:
             if not dry_run:

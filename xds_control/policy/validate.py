@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import types
 import typing
@@ -59,13 +60,19 @@ def check(document: Document, section: type[T]) -> T | None:
     return result if len(document.problems) == before and before == 0 else None
 
 
+@functools.cache
+def _shape(section: type[Section]) -> tuple[dict[str, Any], dict[str, msgspec.structs.FieldInfo]]:
+    """(annotations, fields by YAML name): a policy of a thousand endpoints asks for the same ones a thousand times."""
+    hints = typing.get_type_hints(section, include_extras=True)
+    return hints, {info.encode_name: info for info in msgspec.structs.fields(section)}
+
+
 def _section(document: Document, value: Any, section: type[T], path: Path) -> T | None:
     if not isinstance(value, dict):
         document.complain(path, f"expected a mapping, found {_kind(value)}")
         return None
     before = len(document.problems)
-    hints = typing.get_type_hints(section, include_extras=True)
-    fields = {info.encode_name: info for info in msgspec.structs.fields(section)}
+    hints, fields = _shape(section)
     for key in value:
         if key not in fields:
             document.complain((*path, key), _unknown(key, list(fields)), key=True)
