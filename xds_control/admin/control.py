@@ -83,7 +83,7 @@ class Control:
         self.events = EventLog()
         self.history = History(policy.control.history)
         self.core = ControlCore(policy, self.version, epoch or secrets.token_hex(6))
-        self.hub = Hub()
+        self.hub = Hub(secret=secrets.token_hex(24))
         self.cache = SnapshotCache()
         self.xds = XdsServer(self.cache, policy.xds, on_nack=self._on_nack, on_load=self._on_load)
         self.world = WorldBuilder()

@@ -50,7 +50,8 @@ class Reporter:
 class Hub:
     """Joins the reports of all processors into what each of them should hear of the others."""
 
-    def __init__(self, stale_s: float = 5.0) -> None:
+    def __init__(self, stale_s: float = 5.0, secret: str = "") -> None:
+        self.secret = secret
         self._stale_s = stale_s
         self._snapshot: Snapshot | None = None
         self._policy = pb.Policy()
@@ -134,6 +135,8 @@ class Hub:
         if watcher is None or snapshot is None:
             return None
         extra = pb.WatchResponse()
+        if watcher.sent is None:
+            extra.secret = self.secret
         if watcher.sent_policy != self._policy.version:
             extra.policy.CopyFrom(self._policy)
         if watcher.sent_shadow != self._shadow.version:

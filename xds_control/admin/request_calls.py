@@ -16,14 +16,17 @@ TIMEOUT_S: Final = 3.0
 LIST_DEFAULT: Final = 50
 
 
-async def explain(processors: Sequence[ProcessorFacts], request: pb.ExplainRequestRequest) -> pb.ExplainRequestResponse:
+async def explain(
+    processors: Sequence[ProcessorFacts], request: pb.ExplainRequestRequest, secret: str
+) -> pb.ExplainRequestResponse:
     """A recorded request from whichever processor keeps it; a new one is tried by the first that answers.
 
-    Raises Unknown for an id that nobody keeps, NotReady when no processor answers.
+    secret: what the processors know control by. Raises Unknown for an id that nobody keeps, NotReady when no processor
+    answers.
     """
     if not processors:
         raise NotReady("no processor watches the fleet, so nobody decides requests")
-    answers = await asyncio.gather(*(_ask(one, "ExplainRequest", request) for one in processors))
+    answers = await asyncio.gather(*(_ask(one, "ExplainRequest", request, secret) for one in processors))
     given = [answer for answer in answers if isinstance(answer, pb.ExplainRequestResponse)]
     if given and request.request_id:
         return pb.ExplainRequestResponse(explanation=_joined([answer.explanation for answer in given]))
@@ -40,18 +43,18 @@ async def explain(processors: Sequence[ProcessorFacts], request: pb.ExplainReque
 
 
 async def list_requests(
-    processors: Sequence[ProcessorFacts], request: pb.ListRequestsRequest
+    processors: Sequence[ProcessorFacts], request: pb.ListRequestsRequest, secret: str
 ) -> pb.ListRequestsResponse:
     """Requests of all processors, newest first."""
     asked = processors  # any of them may have heard how a request ended
     if request.processor and request.processor not in {one.name for one in processors}:
         raise Unknown(f"there is no processor {request.processor!r}")
-    answers = await asyncio.gather(*(_ask(one, "ListRequests", request) for one in asked))
+    answers = await asyncio.gather(*(_ask(one, "ListRequests", request, secret) for one in asked))
     found = [item for answer in answers if isinstance(answer, pb.ListRequestsResponse) for item in answer.requests]
     if request.processor:
         found = [one for one in found if one.processor == request.processor]
     found = _by_request(found)[: request.limit or LIST_DEFAULT]
-    found = list(await asyncio.gather(*(_completed(one, asked) for one in found)))
+    found = list(await asyncio.gather(*(_completed(one, asked, secret) for one in found)))
     silent = [
         one.name for one, answer in zip(asked, answers, strict=True) if not isinstance(answer, pb.ListRequestsResponse)
     ]
@@ -82,20 +85,22 @@ def _knows(one: pb.RequestExplanation) -> bool:
     return bool(one.facts.path)
 
 
-async def _completed(one: pb.RequestExplanation, asked: Sequence[ProcessorFacts]) -> pb.RequestExplanation:
+async def _completed(one: pb.RequestExplanation, asked: Sequence[ProcessorFacts], secret: str) -> pb.RequestExplanation:
     """The request with what its own processor knows of it, when that keeps it still."""
     decided_by = next((facts for facts in asked if facts.name == one.processor), None)
     if _knows(one) or decided_by is None:
         return one
-    answer = await _ask(decided_by, "ExplainRequest", pb.ExplainRequestRequest(request_id=one.id))
+    answer = await _ask(decided_by, "ExplainRequest", pb.ExplainRequestRequest(request_id=one.id), secret)
     return _joined([answer.explanation, one]) if isinstance(answer, pb.ExplainRequestResponse) else one
 
 
-async def _ask(processor: ProcessorFacts, method: str, request: Any) -> Any:
+async def _ask(processor: ProcessorFacts, method: str, request: Any, secret: str) -> Any:
     """The answer; "not-kept" where it has no such request, None when it does not answer."""
     async with grpc.aio.insecure_channel(processor.address, options=(("grpc.enable_http_proxy", 0),)) as channel:
         stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
         try:
-            return await getattr(stub, method)(request, timeout=TIMEOUT_S)
+            return await getattr(stub, method)(
+                request, timeout=TIMEOUT_S, metadata=(("authorization", f"Bearer {secret}"),)
+            )
         except grpc.aio.AioRpcError as error:
             return "not-kept" if error.code() is grpc.StatusCode.NOT_FOUND else None

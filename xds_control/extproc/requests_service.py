@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -50,6 +51,7 @@ class RequestsService:
 
     async def explain(self, request: pb.ExplainRequestRequest, context: Any) -> pb.ExplainRequestResponse:
         """A kept request, or a new one that is tried and not sent. NOT_FOUND for an id that is not kept."""
+        await self._admit(context)
         if request.request_id:
             kept = self._state.recorder.find(request.request_id) if self._state.recorder is not None else None
             if kept is None:
@@ -62,12 +64,20 @@ class RequestsService:
             answer.shadow.CopyFrom(self._dry_run(request.request, shadow.dry_run))
         return answer
 
-    async def list(self, request: pb.ListRequestsRequest, _context: Any) -> pb.ListRequestsResponse:
+    async def list(self, request: pb.ListRequestsRequest, context: Any) -> pb.ListRequestsResponse:
         """Kept requests, newest first."""
+        await self._admit(context)
         recorder = self._state.recorder
         limit = min(request.limit or LIST_DEFAULT, LIST_MOST)
         found = [one for one in recorder.newest() if _wanted(one, request)] if recorder is not None else []
         return pb.ListRequestsResponse(requests=[self._message(one) for one in found[:limit]])
+
+    async def _admit(self, context: Any) -> None:
+        """Lets control in and nobody else: whoever reaches this port is else only heard as an Envoy."""
+        given = dict(context.invocation_metadata()).get("authorization", "")
+        wanted = f"Bearer {self._state.secret}" if self._state.secret else ""
+        if not wanted or not hmac.compare_digest(str(given).encode(), wanted.encode()):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only control may ask about requests")
 
     def _message(self, kept: Kept) -> pb.RequestExplanation:
         picker = self._state.picker

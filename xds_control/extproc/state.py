@@ -43,6 +43,7 @@ class ProcessorState:
         self.log: AccessLog | None = None
         self.recorder: Recorder | None = None
         self.shadow: ShadowDecider | None = None
+        self.secret = ""
         self.forwarded: frozenset[str] | None = None
         self.problem = ""
         self.requests = 0
@@ -67,6 +68,8 @@ class ProcessorState:
             except (PolicyError, ValueError) as error:
                 self.problem = f"policy {message.policy.version}: {error}"
         self.snapshot = snapshot
+        if message.secret:
+            self.secret = message.secret
         if message.full or message.HasField("shadow"):
             self._use_shadow(message.shadow)
         decider, policy = self.decider, self.policy

@@ -17,7 +17,7 @@ class WatchRequest(_message.Message):
     def __init__(self, processor: _Optional[str] = ..., ext_proc_address: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("epoch", "version", "full", "pools", "removed_pools", "policy", "peers", "estimates", "shadow")
+    __slots__ = ("epoch", "version", "full", "pools", "removed_pools", "policy", "peers", "estimates", "shadow", "secret")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class WatchResponse(_message.Message):
     PEERS_FIELD_NUMBER: _ClassVar[int]
     ESTIMATES_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     version: int
     full: bool
@@ -36,7 +37,8 @@ class WatchResponse(_message.Message):
     peers: PeerState
     estimates: Estimates
     shadow: Policy
-    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., full: _Optional[bool] = ..., pools: _Optional[_Iterable[_Union[Pool, _Mapping]]] = ..., removed_pools: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., peers: _Optional[_Union[PeerState, _Mapping]] = ..., estimates: _Optional[_Union[Estimates, _Mapping]] = ..., shadow: _Optional[_Union[Policy, _Mapping]] = ...) -> None: ...
+    secret: str
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., full: _Optional[bool] = ..., pools: _Optional[_Iterable[_Union[Pool, _Mapping]]] = ..., removed_pools: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., peers: _Optional[_Union[PeerState, _Mapping]] = ..., estimates: _Optional[_Union[Estimates, _Mapping]] = ..., shadow: _Optional[_Union[Policy, _Mapping]] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class Policy(_message.Message):
     __slots__ = ("version", "json")

@@ -260,8 +260,12 @@ class Picker:
         job = self._job(slots, facts, now, subset, None, profile, model, "", token)
         if isinstance(job, Pick):
             return Record(now, pool, "", facts.model, facts.prompt_tokens, 0, 0, bool(facts.session_key), job)
-        costs, chosen, reason, scores = self._choose(job, True)
-        self._rng.setstate(state)
+        self._sessions.frozen = True
+        try:
+            costs, chosen, reason, scores = self._choose(job, True)
+        finally:
+            self._sessions.frozen = False
+            self._rng.setstate(state)
         if chosen < 0:
             return self._record(job, Pick(reason=reason, profile=job.name), costs, "", limit)
         slot = slots.at(chosen)

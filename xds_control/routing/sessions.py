@@ -15,6 +15,8 @@ class Sessions:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.frozen = False
+        """While set, nothing is remembered or forgotten: for questions that must change nothing."""
         self._places: OrderedDict[int, tuple[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -26,13 +28,13 @@ class Sessions:
         if found is None:
             return None
         if found[1] < now:
-            del self._places[key]
+            self.forget(key)
             return None
         return found[0]
 
     def remember(self, key: int, address: str, until: float) -> None:
         """Keeps a place until `until`."""
-        if self._limit <= 0:
+        if self._limit <= 0 or self.frozen:
             return
         self._places[key] = (address, until)
         self._places.move_to_end(key)
@@ -41,7 +43,8 @@ class Sessions:
 
     def forget(self, key: int) -> None:
         """The session is at home again."""
-        self._places.pop(key, None)
+        if not self.frozen:
+            self._places.pop(key, None)
 
 
 def make_token(pool: str, address: str) -> str:

@@ -129,6 +129,7 @@ def test_bodies_are_not_held() -> None:
     assert kept.decision.body is None
 
 
+SECRET = "between control and its processors"
 POLICY = f"""
 version: xds-control/v1
 pools:
@@ -148,7 +149,7 @@ def state() -> ProcessorState:
     )
     snapshot = Snapshot("e", 1, 0.0, MappingProxyType({"chat": PoolSnapshot("chat", ("m",), members)}), "v")
     made = ProcessorState("p0", 0.0)
-    message = fleet_pb2.WatchResponse(full=True)
+    message = fleet_pb2.WatchResponse(full=True, secret=SECRET)
     message.policy.version, message.policy.json = policy_version(policy), encode_policy(policy)
     made.on_message(snapshot, message, 0.0)
     return made
@@ -169,7 +170,7 @@ async def processor() -> AsyncIterator[tuple[ProcessorState, ProcessorFacts]]:
 async def test_a_request_is_tried_with_its_candidates(processor: tuple[ProcessorState, ProcessorFacts]) -> None:
     made, facts = processor
     request = pb.ExplainRequestRequest(request=pb.HttpRequest(path="/v1/chat/completions", body=BODY))
-    answer = await request_calls.explain([facts], request)
+    answer = await request_calls.explain([facts], request, SECRET)
     one = answer.explanation
     assert (one.dry_run, one.decision.pool, one.facts.model, one.endpoints) == (True, "chat", "m", 2)
     assert {candidate.endpoint for candidate in one.candidates} == {A, B}
@@ -184,23 +185,30 @@ async def test_a_recorded_request_is_found_and_listed(processor: tuple[Processor
     assert made.decider is not None
     headers = {":path": "/v1/chat/completions", ":method": "POST", "x-batch": "1"}
     refused = made.decider.decide(RequestView(headers, BODY), 1.0)
-    found = await request_calls.explain([facts], pb.ExplainRequestRequest(request_id=refused.id))
+    found = await request_calls.explain([facts], pb.ExplainRequestRequest(request_id=refused.id), SECRET)
     assert found.explanation.decision.reason == "rejected:no-batch"
     assert found.explanation.decision.status == 403
-    listed = await request_calls.list_requests([facts], pb.ListRequestsRequest(notable=["rejected"]))
+    listed = await request_calls.list_requests([facts], pb.ListRequestsRequest(notable=["rejected"]), SECRET)
     assert [one.id for one in listed.requests] == [refused.id]
-    assert not (await request_calls.list_requests([facts], pb.ListRequestsRequest(notable=["slow"]))).requests
+    assert not (await request_calls.list_requests([facts], pb.ListRequestsRequest(notable=["slow"]), SECRET)).requests
     assert "xyzzy" not in str(listed)
+
+
+async def test_only_control_may_ask(processor: tuple[ProcessorState, ProcessorFacts]) -> None:
+    _made, facts = processor
+    for wrong in ("", "guess"):
+        listed = await request_calls.list_requests([facts], pb.ListRequestsRequest(), wrong)
+        assert list(listed.unreachable) == ["p0"]
 
 
 async def test_what_nobody_has_is_said_so(processor: tuple[ProcessorState, ProcessorFacts]) -> None:
     _made, facts = processor
     gone = ProcessorFacts("p1", "127.0.0.1:1", "0", 0.0, None, 0, "")
     with pytest.raises(Unknown, match="no processor keeps a request 'nope'; p1 did not answer"):
-        await request_calls.explain([facts, gone], pb.ExplainRequestRequest(request_id="nope"))
+        await request_calls.explain([facts, gone], pb.ExplainRequestRequest(request_id="nope"), SECRET)
     with pytest.raises(NotReady):
-        await request_calls.explain([], pb.ExplainRequestRequest(request_id="nope"))
-    listed = await request_calls.list_requests([facts, gone], pb.ListRequestsRequest())
+        await request_calls.explain([], pb.ExplainRequestRequest(request_id="nope"), SECRET)
+    listed = await request_calls.list_requests([facts, gone], pb.ListRequestsRequest(), SECRET)
     assert list(listed.unreachable) == ["p1"]
 
 

@@ -1,0 +1,91 @@
+"""The shadow policy in control: set, weighed on the live signals, audited, never applied."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.admin.test_policy_push import BASE, THIRD, World
+from xds_control.admin.backend import BadRequest
+from xds_control.admin.hub import Hub
+from xds_control.admin.shadow import Shadow
+from xds_control.proto import admin_pb2 as pb
+from xds_control.proto import fleet_pb2
+
+HEAVY = BASE.replace('{address: "10.0.0.2:80"}', '{address: "10.0.0.2:80", capacity: 3.0}').replace(
+    '{address: "10.0.0.1:80"}', '{address: "10.0.0.1:80", capacity: 1.0}'
+)
+
+
+def shadow() -> tuple[Any, Shadow]:
+    world = World()
+    hub = Hub()
+    control: Any = SimpleNamespace(
+        core=world.live.core, store=world.store, hub=hub, resolver=SimpleNamespace(addresses={})
+    )
+    return control, Shadow(control, lambda: 7.0)
+
+
+def request(text: str) -> pb.SetShadowRequest:
+    return pb.SetShadowRequest(files=[pb.PolicyFile(name="s.yaml", text=text)], reason="trial")
+
+
+def test_its_weights_stand_beside_the_live_ones() -> None:
+    control, made = shadow()
+    before = control.core.snapshot
+    answer = made.set(request(HEAVY), "eve")
+    assert (answer.info.by, answer.info.source, made.version) == ("eve", "shadow", answer.info.version)
+    shares = {one.endpoint: (one.share_before, one.share) for one in answer.weights}
+    assert shares["10.0.0.1:80"][1] < shares["10.0.0.2:80"][1]
+    assert sum(share for _, share in shares.values()) == pytest.approx(1.0)
+    assert answer.moved["chat"] == pytest.approx(sum(max(0.0, b - a) for a, b in shares.values()))
+    assert "chat.imbalance" in answer.predicted
+    assert control.core.snapshot is before
+    assert control.core.policy.pools[0].endpoints[1].capacity is None
+
+
+def test_an_endpoint_that_only_it_has_is_shown() -> None:
+    _control, made = shadow()
+    weights = {one.endpoint: one for one in made.set(request(THIRD), "eve").weights}
+    assert not weights["10.0.0.3:80"].HasField("weight_before")
+
+
+def test_problems_change_nothing() -> None:
+    _control, made = shadow()
+    made.set(request(HEAVY), "eve")
+    version = made.version
+    answer = made.set(request(BASE + "nope: 1\n"), "eve")
+    assert answer.problems[0].path == "nope"
+    assert made.version == version
+    with pytest.raises(BadRequest):
+        made.set(pb.SetShadowRequest(), "eve")
+
+
+def test_processors_hear_of_it_and_answer() -> None:
+    control, made = shadow()
+    hub: Hub = control.hub
+    hub.publish(control.core.snapshot)
+    key = hub.watch("p0", "127.0.0.1:1", "0", 0.0)
+    hub.next_message(key, 0.0)
+    version = made.set(request(HEAVY), "eve").info.version
+    told = fleet_pb2.WatchResponse.FromString(hub.next_message(key, 0.0) or b"")
+    assert told.shadow.version == version
+    assert hub.next_message(key, 0.0) is None
+    window = fleet_pb2.ShadowWindow(version=version, requests=4, same_pool=3, picks=2, same_endpoint=1)
+    window.ttft_live_s, window.ttft_shadow_s, window.refused_shadow = 2.0, 1.0, 1
+    made.on_window(window)
+    made.on_window(fleet_pb2.ShadowWindow(version="another", requests=100))
+    answer = made.get()
+    assert (answer.requests, answer.same_pool, answer.picks, answer.same_endpoint) == (4, 3, 2, 1)
+    assert answer.predicted["expected_ttft_s"] == pytest.approx(-0.5)
+    assert answer.predicted["refused"] == pytest.approx(0.25)
+
+    made.clear(pb.ClearShadowRequest(reason="done"), "eve")
+    assert not made.get().HasField("info")
+    told = fleet_pb2.WatchResponse.FromString(hub.next_message(key, 0.0) or b"")
+    assert told.HasField("shadow")
+    assert not told.shadow.version
+    actions = [(one.action, one.by, one.reason) for one in control.store.audit(10, "")]
+    assert actions[:2] == [("shadow-clear", "eve", "done"), ("shadow", "eve", "trial")]
