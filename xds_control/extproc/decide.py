@@ -92,7 +92,7 @@ class Decider:
     def decide(self, request: RequestView, now: float) -> Decision:
         """The decision for a whole request. `now`: monotonic seconds."""
         self._count += 1
-        told = None if self.beside is None else self.beside(request)
+        told = None if self.beside is None else self.beside(request, now)
         facts = self._inspect(request)
         decision = Decision(f"{self.processor}-{self._count:x}", facts, self.processor)
         refusal = self._body_refusal(request, facts)

@@ -65,7 +65,7 @@ class Refusal:
 Explain = Callable[[Decision, RequestView], "tuple[Pick | Refusal | None, Record | None]"]
 """What a picker would do, without doing it."""
 
-Beside = Callable[[RequestView], "Callable[[Decision], None] | None"]
+Beside = Callable[[RequestView, float], "Callable[[Decision], None] | None"]
 """Called before a request is decided; what it gives is told the decision. None: not this request."""
 
 

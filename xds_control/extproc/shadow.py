@@ -59,24 +59,25 @@ class ShadowDecider:
         """The fleet's newest state."""
         self._decider.view = RoutingView.build(snapshot.pools, snapshot.version, self._policy.routing.slo_target)
 
-    def dry_run(self, request: RequestView) -> tuple[Decision, Record | None]:
-        """What it decides, and among whom."""
+    def dry_run(self, request: RequestView, now: float | None = None) -> tuple[Decision, Record | None]:
+        """What it decides, and among whom. now: monotonic seconds, the clock's when absent."""
+        at = self._clock() if now is None else now
         picker = self._picker
 
         def explain(decision: Decision, view: RequestView) -> tuple[Pick | Refusal | None, Record | None]:
             if picker is None or decision.pool not in self._picks:
                 return None, None
-            return picker.explain(decision, view.headers, None, self._clock())
+            return picker.explain(decision, view.headers, None, at)
 
         decision, _rules, record = self._decider.dry_run(request, explain)
         return decision, record
 
-    def beside(self, request: RequestView) -> Callable[[Decision], None] | None:
+    def beside(self, request: RequestView, now: float) -> Callable[[Decision], None] | None:
         """Of one request in so many: decides it, and compares with the live decision when that is made."""
         self._count += 1
         if self._count % self._each:
             return None
-        decision, _record = self.dry_run(request)
+        decision, _record = self.dry_run(request, now)
         return lambda live: self._compare(live, decision)
 
     def fill(self, window: pb.Window) -> None:
