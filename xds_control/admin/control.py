@@ -47,6 +47,7 @@ from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.history import History
 from xds_control.inspect import TokenEstimator
 from xds_control.observe.logs import logger
+from xds_control.observe.loops import kept
 from xds_control.observe.metrics import Sample, page
 from xds_control.policy.address import split_address
 from xds_control.policy.load import Files, Loaded, encode_policy, load_files, read_files
@@ -135,9 +136,10 @@ class Control:
         http = HttpEdge(self.metrics, self.ready, lambda: state_view(self.core, time.monotonic()))
         await http.start(*split_address(policy.control.http))
         await self._serve_admin()
-        loops = [asyncio.create_task(self._ticks()), asyncio.create_task(self._share_estimates())]
+        running = {"ticks": self._ticks, "estimates": self._share_estimates}
         if self.policy_file is not None and policy.control.watch:
-            loops.append(asyncio.create_task(self.policy_file.run()))
+            running["policy-file"] = self.policy_file.run
+        loops = [asyncio.create_task(kept(name, loop, self._log)) for name, loop in running.items()]
         self._log.info("control-serves", policy=self.version, epoch=self.core.epoch)
         try:
             await stop.wait()

@@ -28,6 +28,8 @@ READY_S = 30.0
 ENVOY_DRAIN_S = 900
 """How long Envoy leaves requests alone that began before its listener was changed by a push."""
 STOP_LISTENING_S = 1.0
+QUIET = "misc:error,ext_proc:error"
+"""What Envoy would write much of: a page of notes on young extensions, and a line a request without a processor."""
 
 
 @click.command()
@@ -186,7 +188,7 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
                 [
                     *(envoy, "-c", str(path), "--concurrency", str(policy.envoy.concurrency)),
                     *("--use-dynamic-base-id", "--log-level", "warning"),
-                    *("--component-log-level", "misc:error"),  # else a page of notes on young extensions
+                    *("--component-log-level", QUIET),
                     *("--drain-time-s", str(ENVOY_DRAIN_S), "--drain-strategy", "immediate"),
                 ],
                 ready=lambda: _http_ok(f"{admin}/ready"),

@@ -91,7 +91,17 @@ class Supervisor:
             backoff = child.backoff_s if lived > STEADY_S else min(backoff * 2, MAX_BACKOFF_S)
             self._log.error("child-died", child=child.name, pid=process.pid, exit=code, restart_in_s=round(backoff, 3))
             await asyncio.sleep(backoff)
-            await self._spawn(child)
+            await self._respawn(child)
+
+    async def _respawn(self, child: Child) -> None:
+        """Starts a child again, later when the system cannot for now: no memory, the program is being replaced."""
+        dead = child.process
+        while child.process is dead:
+            try:
+                await self._spawn(child)
+            except OSError as error:
+                self._log.error("child-not-started", child=child.name, error=str(error), again_in_s=MAX_BACKOFF_S)
+                await asyncio.sleep(MAX_BACKOFF_S)
 
     async def _spawn(self, child: Child) -> None:
         output = None

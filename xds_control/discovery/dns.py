@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 
 from xds_control.observe.logs import logger
+from xds_control.observe.loops import kept
 
 REFRESH_S = 5.0
 
@@ -43,7 +44,7 @@ class Resolver:
             del self.addresses[gone]
         if self._task is not None:
             self._task.cancel()
-        self._task = asyncio.create_task(self._run(), name="dns") if self._names else None
+        self._task = asyncio.create_task(kept("dns", self._run, self._log), name="dns") if self._names else None
 
     async def stop(self) -> None:
         """Ends the look-ups."""

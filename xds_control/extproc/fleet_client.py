@@ -117,6 +117,15 @@ class FleetClient:
             except (ValueError, OSError) as error:
                 self.errors += 1
                 self._log.error("control-spoke-oddly", stream=name, error=str(error))
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self.errors += 1  # the call was cancelled, not we
+                self._log.warning("control-lost", stream=name, status="CANCELLED")
+            except Exception:  # noqa: BLE001 - without its streams a processor would never be heard of again
+                self.errors += 1
+                self._log.exception("stream-failed", stream=name)
             if name == "watch":
                 self.connected = False
             backoff = 0.05 if time.monotonic() - started > 5 else min(backoff * 2, MAX_BACKOFF_S)
@@ -138,6 +147,15 @@ class FleetClient:
             self.connected = True
             self._on_message(held, message)
 
+    def _window(self) -> pb.Window | None:
+        """The next window. gRPC swallows what a generator of requests raises, so a fault is told here."""
+        try:
+            return self._make_window(time.monotonic())
+        except Exception:  # noqa: BLE001 - one window is lost, the stream goes on
+            self.errors += 1
+            self._log.exception("window-failed")
+            return None
+
     async def _report(self, channel: grpc.aio.Channel) -> None:
         call = channel.stream_stream(
             f"{SERVICE}/Report",
@@ -154,7 +172,7 @@ class FleetClient:
             while True:
                 await asyncio.sleep(self.report_s)
                 await slots.acquire()
-                window = self._make_window(time.monotonic())
+                window = self._window()
                 if window is None:
                     slots.release()
                     continue

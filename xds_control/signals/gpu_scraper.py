@@ -6,10 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 from yarl import URL
 
+from xds_control.observe.loops import kept
 from xds_control.policy.signals import SignalsPolicy
 from xds_control.signals.dcgm import GpuPage, read_dcgm
 from xds_control.signals.fetch import Fetcher, FetchError
@@ -51,7 +53,10 @@ class DcgmScraper:
     def start(self) -> None:
         """Begins to scrape the policy's exporters."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._run(url), name=f"dcgm {url}") for url in self.stats]
+        self._tasks = [
+            loop.create_task(kept(f"dcgm {url}", partial(self._run, url), log), name=f"dcgm {url}")
+            for url in self.stats
+        ]
 
     async def stop(self) -> None:
         """Ends all tasks and closes all connections."""

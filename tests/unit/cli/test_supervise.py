@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.envoy.harness import eventually
+from xds_control.cli import supervise
 from xds_control.cli.supervise import Child, Supervisor
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -51,6 +53,27 @@ async def test_a_child_that_dies_while_it_is_awaited_is_started_again(tmp_path: 
     supervisor = Supervisor([Child("one", argv, ready=ready, backoff_s=0.05)], tmp_path)
     try:
         await asyncio.wait_for(supervisor.start(), 20)
+    finally:
+        await supervisor.stop()
+
+
+async def test_a_child_that_cannot_be_started_for_now_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "MAX_BACKOFF_S", 0.05)
+    program, away = tmp_path / "program", tmp_path / "away"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    supervisor = Supervisor([Child("one", [str(program)], backoff_s=0.05)], tmp_path)
+    await supervisor.start()
+    try:
+        first = supervisor.pid("one")
+        program.rename(away)
+        os.kill(first, signal.SIGKILL)
+        await asyncio.sleep(0.3)
+        assert supervisor.pid("one") == first
+        away.rename(program)
+        await eventually(lambda: supervisor.pid("one") != first, 10)
     finally:
         await supervisor.stop()
 
