@@ -12,7 +12,7 @@ SECONDS ?=
 ENGINES ?= 3
 PYTEST_ARGS ?=
 
-.PHONY: help setup demo test bench lint protos envoy clean
+.PHONY: help setup demo test bench lint protos envoy docs clean
 
 help:
 	@sed -n '1,4p' Makefile | sed 's/^# //'
@@ -53,12 +53,17 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.gen_protos --check
+	$(BIN)/python -m tests.gen_envoy --check
+	$(BIN)/python -m tests.gen_docs --check
 
 protos: $(STAMP)
 	$(BIN)/python -m tests.gen_protos
 
 envoy: $(STAMP)
 	$(BIN)/python -m tests.gen_envoy
+
+docs: $(STAMP)
+	$(BIN)/python -m tests.gen_docs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
