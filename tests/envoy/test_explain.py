@@ -186,3 +186,24 @@ async def test_a_shadow_policy_is_shown_and_never_applied(
 
     assert not (await shadow("clear")).get("info")
     assert not (await cli.json("status")).get("shadow_version")
+
+
+async def test_without_a_decision_there_is_no_id(
+    start_product: Start, make_engine: Any, client: aiohttp.ClientSession
+) -> None:
+    engine = await make_engine(name="a")
+    product = await start_product(
+        {
+            "pools": [
+                {"name": "chat", "models": ["demo"], "engine": "vllm", "endpoints": [{"address": engine.address}]}
+            ],
+            "ext_proc": {"emit_decision": True},
+            "signals": FAST_SCRAPE,
+            "lifecycle": {"warm_up": {"prompts": []}},
+            "processors": {"count": 0},
+        }
+    )
+    async with client.post(f"{product.gateway}/v1/chat/completions", json=body()) as answer:
+        await answer.read()
+        assert answer.status == 200
+        assert "x-xds-control-decision" not in answer.headers
