@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,13 +15,14 @@ from xds_control.discovery.targets import endpoints
 from xds_control.errors import PolicyError
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.snapshot import PoolSnapshot, State
+from xds_control.observe.logs import logger
 from xds_control.policy.load import Loaded, encode_policy, load_files
 from xds_control.policy.store import AuditRecord
 from xds_control.proto import admin_pb2 as pb
 from xds_control.proto import fleet_pb2
 from xds_control.signals.engines import default_path
 from xds_control.weights.engine import WeightEngine
-from xds_control.weights.inputs import EndpointInput
+from xds_control.weights.inputs import EndpointInput, PoolWeights
 
 if TYPE_CHECKING:
     from xds_control.admin.control import Control
@@ -43,9 +44,7 @@ class ShadowWeights:
     loaded: Loaded
     core: ControlCore
     engines: dict[str, WeightEngine] = field(default_factory=dict)
-    moves: tuple[WeightMove, ...] = ()
-    moved: Mapping[str, float] = field(default_factory=dict)
-    predicted: Mapping[str, float] = field(default_factory=dict)
+    weights: dict[str, PoolWeights] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         policy = self.loaded.policy
@@ -53,25 +52,30 @@ class ShadowWeights:
 
     def tick(self, found: Sequence[Endpoint], now: float) -> None:
         """Weighs anew. found: the endpoints that the policy has."""
-        live = self.core.snapshot.pools if self.core.snapshot is not None else {}
-        moves: list[WeightMove] = []
-        moved: dict[str, float] = {}
-        predicted: dict[str, float] = {}
+        by_pool: dict[str, list[Endpoint]] = {}
+        for one in found:
+            by_pool.setdefault(one.pool, []).append(one)
         for pool in self.loaded.policy.pools:
-            members = [one for one in found if one.pool == pool.name]
+            members = by_pool.get(pool.name, [])
             inputs = self.core.inputs_of(pool.models, members, now)
             known = {item.endpoint.address for item in inputs}
             # one that only this policy has: nothing is known of it, and it would come up
             inputs += [EndpointInput(one, State.READY, now, {}) for one in members if one.address not in known]
-            result = self.engines[pool.name].tick(inputs, now)
-            here = weight_moves(
-                pool.name, pool_shares(live.get(pool.name)), {one.address: one for one in result.endpoints}
-            )
+            self.weights[pool.name] = self.engines[pool.name].tick(inputs, now)
+
+    def compared(self) -> tuple[list[WeightMove], dict[str, float], dict[str, float]]:
+        """(every endpoint's weights, share of each pool's traffic that would go elsewhere, predicted effect)."""
+        live = self.core.snapshot.pools if self.core.snapshot is not None else {}
+        moves: list[WeightMove] = []
+        moved: dict[str, float] = {}
+        predicted: dict[str, float] = {}
+        for name, result in self.weights.items():
+            here = weight_moves(name, pool_shares(live.get(name)), {one.address: one for one in result.endpoints})
             moves += here
-            if pool.name in live:
-                moved[pool.name] = sum(abs(move.share - move.share_before) for move in here) / 2.0
-                predicted |= _predicted(live[pool.name], here)
-        self.moves, self.moved, self.predicted = tuple(moves), moved, predicted
+            if name in live:
+                moved[name] = sum(abs(move.share - move.share_before) for move in here) / 2.0
+                predicted |= _predicted(live[name], here)
+        return moves, moved, predicted
 
 
 def _predicted(pool: PoolSnapshot, moves: Sequence[WeightMove]) -> dict[str, float]:
@@ -135,7 +139,9 @@ class Shadow:
         self._weights: ShadowWeights | None = None
         self._info = pb.PolicyVersion()
         self._compared = Compared()
+        self._problem = ""
         self._next = 0.0
+        self._log = logger("shadow")
 
     @property
     def version(self) -> str:
@@ -156,6 +162,7 @@ class Shadow:
         self._control.store.add_audit(AuditRecord(at, who, "shadow", loaded.version, "", request.reason))
         self._weights = ShadowWeights(loaded, self._control.core)
         self._compared = Compared()
+        self._problem = ""
         self._info = pb.PolicyVersion(
             version=loaded.version, at_unix_s=at, by=who, reason=request.reason, source="shadow"
         )
@@ -182,6 +189,7 @@ class Shadow:
         weights, compared = self._weights, self._compared
         if weights is None:
             return pb.GetShadowResponse()
+        moves, moved, predicted = weights.compared()
         return pb.GetShadowResponse(
             info=self._info,
             weights=[
@@ -194,20 +202,23 @@ class Shadow:
                     share=one.share,
                     why=one.why,
                 )
-                for one in weights.moves
+                for one in moves
             ],
-            moved=dict(weights.moved),
+            moved=moved,
             requests=compared.requests,
             same_pool=compared.same_pool,
             same_endpoint=compared.same_endpoint,
             picks=compared.picks,
-            predicted={**weights.predicted, **compared.predicted()},
+            predicted={**predicted, **compared.predicted()},
+            problems=[pb.Problem(message=self._problem)] if self._problem else [],
         )
 
     def on_window(self, window: fleet_pb2.ShadowWindow) -> None:
         """What a processor's sample says."""
         if self._weights is not None and window.version == self.version:
             self._compared.add(window)
+            if window.problem:
+                self._problem = f"a processor has stopped trying it: {window.problem}"
 
     def tick(self, now: float) -> None:
         """Computes its weights when they are due. now: monotonic seconds."""
@@ -216,4 +227,8 @@ class Shadow:
             return
         self._next = now + PERIOD_S
         policy = weights.loaded.policy
-        weights.tick(endpoints(policy.pools, self._control.resolver.addresses, default_path), now)
+        try:
+            weights.tick(endpoints(policy.pools, self._control.resolver.addresses, default_path), now)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a trial must not reach the live tick
+            self._problem = f"its weights cannot be computed: {error}"
+            self._log.exception("shadow-failed", version=self.version)

@@ -73,7 +73,8 @@ def _shadow(answer: Any) -> Iterable[RenderableType]:
     by = f", set by {info.by}" if info.by else ""
     yield Text(f"shadow policy {info.version}{by} at {clock(info.at_unix_s)}", style="bold")
     for problem in answer.problems:
-        yield Text(f"warning: {problem.path}: {problem.message}", style="yellow")
+        path = f"{problem.path}: " if problem.path else ""
+        yield Text(f"warning: {path}{problem.message}", style="yellow")
     if answer.weights:
         yield heading("Weights")
         made = grid("POOL|ENDPOINT|>LIVE|>SHADOW|>LIVE SHARE|>SHADOW SHARE|~WHY")

@@ -75,16 +75,21 @@ class ShadowDecider:
     def beside(self, request: RequestView, now: float) -> Callable[[Decision], None] | None:
         """Of one request in so many: decides it, and compares with the live decision when that is made."""
         self._count += 1
-        if self._count % self._each:
+        if self._count % self._each or self._window.problem:
             return None
-        decision, _record = self.dry_run(request, now)
+        try:
+            decision, _record = self.dry_run(request, now)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a trial must not reach the request
+            self._window.problem = f"{type(error).__name__}: {error}"
+            return None
         return lambda live: self._compare(live, decision)
 
     def fill(self, window: pb.Window) -> None:
         """Puts what was compared since the last call into a window."""
-        if self._window.requests:
-            window.shadow.CopyFrom(self._window)
-            self._window = pb.ShadowWindow(version=self._window.version)
+        counts = self._window
+        if counts.requests or counts.problem:
+            window.shadow.CopyFrom(counts)
+            self._window = pb.ShadowWindow(version=counts.version, problem=counts.problem)
 
     def _compare(self, live: Decision, shadow: Decision) -> None:
         counts = self._window

@@ -245,7 +245,7 @@ class Window(_message.Message):
     def __init__(self, period_s: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[Outcomes, _Mapping]]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixAdd, _Mapping]]] = ..., outstanding: _Optional[_Iterable[_Union[Outstanding, _Mapping]]] = ..., rates: _Optional[_Iterable[_Union[RateState, _Mapping]]] = ..., tokens: _Optional[bytes] = ..., decisions: _Optional[_Iterable[_Union[Decisions, _Mapping]]] = ..., load: _Optional[_Union[ProcessorLoad, _Mapping]] = ..., shadow: _Optional[_Union[ShadowWindow, _Mapping]] = ...) -> None: ...
 
 class ShadowWindow(_message.Message):
-    __slots__ = ("version", "requests", "same_pool", "refused_live", "refused_shadow", "picks", "same_endpoint", "ttft_live_s", "ttft_shadow_s")
+    __slots__ = ("version", "requests", "same_pool", "refused_live", "refused_shadow", "picks", "same_endpoint", "ttft_live_s", "ttft_shadow_s", "problem")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     SAME_POOL_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +255,7 @@ class ShadowWindow(_message.Message):
     SAME_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TTFT_LIVE_S_FIELD_NUMBER: _ClassVar[int]
     TTFT_SHADOW_S_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     version: str
     requests: int
     same_pool: int
@@ -264,7 +265,8 @@ class ShadowWindow(_message.Message):
     same_endpoint: int
     ttft_live_s: float
     ttft_shadow_s: float
-    def __init__(self, version: _Optional[str] = ..., requests: _Optional[int] = ..., same_pool: _Optional[int] = ..., refused_live: _Optional[int] = ..., refused_shadow: _Optional[int] = ..., picks: _Optional[int] = ..., same_endpoint: _Optional[int] = ..., ttft_live_s: _Optional[float] = ..., ttft_shadow_s: _Optional[float] = ...) -> None: ...
+    problem: str
+    def __init__(self, version: _Optional[str] = ..., requests: _Optional[int] = ..., same_pool: _Optional[int] = ..., refused_live: _Optional[int] = ..., refused_shadow: _Optional[int] = ..., picks: _Optional[int] = ..., same_endpoint: _Optional[int] = ..., ttft_live_s: _Optional[float] = ..., ttft_shadow_s: _Optional[float] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Outcomes(_message.Message):
     __slots__ = ("pool", "endpoint", "service_class", "requests", "ok", "errors_connect", "errors_timeout", "errors_5xx", "errors_4xx", "aborted", "backpressure", "retries", "streamed", "ttft_s", "tpot_s", "queue_s", "e2e_s", "prompt_tokens", "completion_tokens", "cached_tokens", "usage_known", "slo_known", "slo_met", "decode_seconds", "prefill_seconds", "orca", "cached_known", "errors_reset", "ttft_known", "ttft_met", "tpot_known", "tpot_met", "attempts_connect", "attempts_timeout", "attempts_reset", "attempts_5xx", "attempts_backpressure", "timed_decode_tokens", "timed_prefill_tokens")

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.admin.test_policy_push import BASE, THIRD, World
 from xds_control.admin.backend import BadRequest
 from xds_control.admin.hub import Hub
-from xds_control.admin.shadow import Shadow
+from xds_control.admin.shadow import Shadow, ShadowWeights
 from xds_control.proto import admin_pb2 as pb
 from xds_control.proto import fleet_pb2
 
@@ -61,6 +61,18 @@ def test_problems_change_nothing() -> None:
     assert made.version == version
     with pytest.raises(BadRequest):
         made.set(pb.SetShadowRequest(), "eve")
+
+
+def test_a_fault_of_the_trial_reaches_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    _control, made = shadow()
+    made.set(request(HEAVY), "eve")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(ShadowWeights, "tick", fail)
+    made.tick(1e9)
+    assert "broken" in made.get().problems[0].message
 
 
 def test_processors_hear_of_it_and_answer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.extproc.test_recorder import BODY, POLICY, state
 from xds_control.extproc.request import RequestView
 from xds_control.extproc.state import ProcessorState
@@ -70,6 +72,20 @@ def test_it_ends_when_control_says_so_or_has_forgotten_it() -> None:
         assert made.shadow is None
         decide(made, 100)
         assert not made.window(1.0).HasField("shadow")
+
+
+def test_a_fault_of_the_trial_reaches_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = state()
+    tell(made, "s", POLICY)
+    assert made.shadow is not None
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(made.shadow, "dry_run", fail)
+    assert set(decide(made, 200)) == {"chat"}
+    for _ in range(2):
+        assert made.window(1.0).shadow.problem == "RuntimeError: broken"
 
 
 def test_one_that_does_not_compile_is_told_and_left_out() -> None:
