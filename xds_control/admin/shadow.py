@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -140,6 +140,8 @@ class Shadow:
         self._info = pb.PolicyVersion()
         self._compared = Compared()
         self._problem = ""
+        self._found: tuple[Endpoint, ...] | None = None
+        self._addresses: Mapping[str, Sequence[str]] = {}
         self._next = 0.0
         self._log = logger("shadow")
 
@@ -163,6 +165,7 @@ class Shadow:
         self._weights = ShadowWeights(loaded, self._control.core)
         self._compared = Compared()
         self._problem = ""
+        self._found = None
         self._info = pb.PolicyVersion(
             version=loaded.version, at_unix_s=at, by=who, reason=request.reason, source="shadow"
         )
@@ -228,7 +231,10 @@ class Shadow:
         self._next = now + PERIOD_S
         policy = weights.loaded.policy
         try:
-            weights.tick(endpoints(policy.pools, self._control.resolver.addresses, default_path), now)
+            addresses = dict(self._control.resolver.addresses)
+            if self._found is None or addresses != self._addresses:
+                self._found, self._addresses = endpoints(policy.pools, addresses, default_path), addresses
+            weights.tick(self._found, now)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a trial must not reach the live tick
             self._problem = f"its weights cannot be computed: {error}"
             self._log.exception("shadow-failed", version=self.version)
