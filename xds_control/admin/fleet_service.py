@@ -89,6 +89,7 @@ class FleetService:
     ) -> AsyncIterator[pb.ReportResponse]:
         """Takes in reports one by one and answers each: a sender with too many unanswered ones waits."""
         source = kind = ""
+        refused = 0
         try:
             async for request in requests:
                 if request.HasField("hello"):
@@ -101,7 +102,9 @@ class FleetService:
                     self._on_report(kind, source, request)
                 except ValueError as error:
                     self.refused += 1
-                    self._log.warning("report-refused", source=source, error=str(error))
+                    refused += 1
+                    if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a sender that is wrong is so each time
+                        self._log.warning("report-refused", source=source, error=str(error)[:500], count=refused)
                 yield pb.ReportResponse(sequence=request.sequence)
         finally:
             if source:

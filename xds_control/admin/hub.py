@@ -122,11 +122,16 @@ class Hub:
             watcher.rates.extend(window.rates)
 
     def expire(self, now: float) -> None:
-        """Forgets the outstanding work of processors that went silent."""
+        """Forgets the outstanding work of processors that went silent, and reporters that do not watch any more."""
+        watching = {watcher.processor for watcher in self.watchers.values()}
         for reporter in self.reporters.values():
             if reporter.outstanding and now - reporter.last_at > self._stale_s:
                 reporter.outstanding = {}
                 self._outstanding_version += 1
+        for name in [
+            one for one, known in self.reporters.items() if one not in watching and now - known.last_at > self._stale_s
+        ]:
+            del self.reporters[name]
 
     def next_message(self, key: int, now: float) -> bytes | None:
         """The serialised WatchResponse that the watcher lacks, or None when it has everything."""
@@ -178,17 +183,27 @@ class Hub:
             extra.peers.rates.extend(watcher.rates)
             watcher.rates.clear()
         if watcher.sent_outstanding != self._outstanding_version:
-            sums: dict[str, pb.Outstanding] = {}
+            sums: dict[str, list[int]] = {}
             for name, reporter in self.reporters.items():
                 if name == watcher.processor:
                     continue
                 for entry in reporter.outstanding.values():
-                    total = sums.setdefault(entry.endpoint, pb.Outstanding(endpoint=entry.endpoint))
-                    total.requests += entry.requests
-                    total.prefill_tokens += entry.prefill_tokens
-                    total.decode_tokens += entry.decode_tokens
+                    total = sums.setdefault(entry.endpoint, [0, 0, 0])
+                    total[0] += entry.requests
+                    total[1] += entry.prefill_tokens
+                    total[2] += entry.decode_tokens
             if sums or watcher.sent_outstanding >= 0:
                 # an entry without an endpoint says that this list is complete, so an empty one clears
                 extra.peers.outstanding.append(pb.Outstanding())
-                extra.peers.outstanding.extend(sums.values())
+                extra.peers.outstanding.extend(_outstanding(endpoint, *total) for endpoint, total in sums.items())
             watcher.sent_outstanding = self._outstanding_version
+
+
+def _outstanding(endpoint: str, requests: int, prefill_tokens: int, decode_tokens: int) -> pb.Outstanding:
+    """A sum over processors, within what the message holds: nonsense of one must not end the streams of all."""
+    return pb.Outstanding(
+        endpoint=endpoint,
+        requests=min(max(requests, -(2**31)), 2**31 - 1),
+        prefill_tokens=min(max(prefill_tokens, -(2**63)), 2**63 - 1),
+        decode_tokens=min(max(decode_tokens, -(2**63)), 2**63 - 1),
+    )

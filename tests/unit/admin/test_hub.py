@@ -142,3 +142,25 @@ def test_estimates_are_sent_when_they_change() -> None:
     assert read(made.next_message(key, 0.0)).estimates.tokens == b"one"
     made.publish_estimates("p0", b"one")
     assert made.next_message(key, 0.0) is None
+
+
+def test_nonsense_of_one_processor_reaches_the_others_within_bounds() -> None:
+    made = hub()
+    key = made.watch("p2", "", "0", 0.0)
+    for name in ("p0", "p1"):
+        window = pb.Window()
+        window.outstanding.add(endpoint="a", requests=-(2**31), prefill_tokens=2**63 - 1, decode_tokens=-(2**63))
+        made.report(name, window, 1.0)
+    (total,) = [one for one in read(made.next_message(key, 0.0)).peers.outstanding if one.endpoint]
+    assert (total.requests, total.prefill_tokens, total.decode_tokens) == (-(2**31), 2**63 - 1, -(2**63))
+
+
+def test_a_reporter_that_never_watched_is_forgotten() -> None:
+    made = hub()
+    made.watch("p0", "", "0", 0.0)
+    made.report("p0", pb.Window(), 1.0)
+    made.report("stranger", pb.Window(), 1.0)
+    made.expire(1.5)
+    assert set(made.reporters) == {"p0", "stranger"}
+    made.expire(1e6)
+    assert set(made.reporters) == {"p0"}
