@@ -192,12 +192,13 @@ class LimitPolicy(Section, frozen=True):
     stale_s: Annotated[
         float,
         meta(
-            "a load older than this says nothing: the endpoint counts as average and stands back",
+            "a load older than this says nothing: the endpoint counts as average and stands back; keep it well above "
+            "the longest scrape interval",
             unit="s",
             gt=0,
             le=600,
         ),
-    ] = 5.0
+    ] = 10.0
     context_length: Annotated[
         bool, meta("whether endpoints whose context is too short for prompt and allowed output are left out")
     ] = True
