@@ -19,6 +19,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     ApiVersion,
     GrpcService,
     GrpcServiceEnvoyGrpc,
+    HttpProtocolOptions,
     RuntimeUInt32,
     TypedExtensionConfig,
 )
@@ -61,6 +62,8 @@ from xds_control.xds.resources.local_replies import local_replies
 from xds_control.xds.resources.names import LISTENER, PROCESSOR_CLUSTER, ROUTES
 from xds_control.xds.resources.usage import json_usage, sse_usage
 
+MAX_HEADERS = 256
+MAX_HEADERS_KB = 96
 SEND = ProcessingModeHeaderSendMode.SEND
 SKIP = ProcessingModeHeaderSendMode.SKIP
 
@@ -89,6 +92,9 @@ def gateway_listener(
         access_log=[access_log(processors)] if processors.count else [],
         use_remote_address=True,
         xff_num_trusted_hops=envoy.x_forwarded_trusted_hops,
+        # ext_proc refuses to add headers beyond this count with a 500, so it stays clear of what clients send
+        common_http_protocol_options=HttpProtocolOptions(max_headers_count=MAX_HEADERS),
+        max_request_headers_kb=MAX_HEADERS_KB,
         stream_idle_timeout=seconds(envoy.stream_idle_timeout_s),
         request_timeout=seconds(0),
         server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,

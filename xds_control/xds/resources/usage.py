@@ -18,7 +18,7 @@ from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata.v3 import (
     SseToMetadata,
     SseToMetadataProcessingRules,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, RegexMatcherGoogleRe2
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 
 from xds_control.policy import headers
 from xds_control.xds.resources.common import extension
@@ -57,9 +57,7 @@ def json_usage() -> JsonToMetadata:
     return JsonToMetadata(
         response_rules=JsonToMetadataMatchRules(
             # a pattern, because a listed type does not match `application/json; charset=utf-8`
-            allow_content_types_regex=RegexMatcher(
-                google_re2=RegexMatcherGoogleRe2(), regex=r"application/(.+\+)?json\s*(;.*)?"
-            ),
+            allow_content_types_regex=RegexMatcher(regex=r"application/(.+\+)?json\s*(;.*)?"),
             rules=[_rule(key, path) for key, path in _JSON],
         )
     )
