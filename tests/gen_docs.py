@@ -117,6 +117,8 @@ def errors() -> str:
             importlib.import_module(module.name)
     found: dict[str, tuple[str, str, str]] = {}
     for kind in _subclasses(XdsControlError):
+        if ".demo." in kind.__module__ or not kind.__module__.startswith("xds_control."):
+            continue
         doc = (kind.__doc__ or "").strip().partition("\n")[0]
         found.setdefault(kind.code, (kind.grpc_status, str(kind.http_status), doc))
     rows = [(f"`{code}`", *rest) for code, rest in sorted(found.items())]

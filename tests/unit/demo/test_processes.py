@@ -37,7 +37,7 @@ def test_stop_all_asks_first_and_kills_what_does_not_listen(tmp_path: Path) -> N
     polite, stubborn = Child("polite", SLEEP, tmp_path / "a"), Child("stubborn", STUBBORN, tmp_path / "b")
     wait_for_output(polite)
     wait_for_output(stubborn)
-    assert stop_all([polite, stubborn], grace_s=0.5) == ["stubborn"]
+    assert stop_all([polite, stubborn], grace_s=3.0) == ["stubborn"]
     assert polite.exit_code == -signal.SIGTERM
     assert stubborn.exit_code == -signal.SIGKILL
 
