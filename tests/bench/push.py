@@ -98,7 +98,7 @@ class Subscribers:
 
     async def _subscribe(self, channel: grpc.aio.Channel, number: int, delta: bool) -> None:
         method = ADS + ("DeltaAggregatedResources" if delta else "StreamAggregatedResources")
-        call = channel.stream_stream(method, request_serializer=lambda m: m.SerializeToString())()
+        call: Any = channel.stream_stream(method, request_serializer=lambda m: m.SerializeToString())()
         request = discovery_pb2.DeltaDiscoveryRequest if delta else discovery_pb2.DiscoveryRequest
         response = discovery_pb2.DeltaDiscoveryResponse if delta else discovery_pb2.DiscoveryResponse
         first = request(type_url=EDS.type_url)
@@ -191,7 +191,9 @@ class Bench:
         await self._ask("open", self.options.subscribers, delta)
         await asyncio.sleep(0.5)
         memory = own.memory_info().rss - before
-        times, cpu, sent = [], [], []
+        times: list[float] = []
+        cpu: list[float] = []
+        sent: list[int] = []
         serialised, bodies = self.cache.stats.serialisations, self.server.encoder.bodies
         end = time.monotonic() + self.options.seconds / 2
         while time.monotonic() < end or len(times) < 3:
