@@ -1,6 +1,6 @@
 """Generates the configurations under envoy/ from the policies under examples/. `--check` fails when they are stale.
 
-    python -m tests.gen_envoy [--check]
+python -m tests.gen_envoy [--check]
 """
 
 from __future__ import annotations

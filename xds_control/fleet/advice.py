@@ -29,9 +29,7 @@ def warnings(policy: LifecyclePolicy) -> list[str]:
             "one late page makes an endpoint suspect"
         )
     if policy.draining.timeout_s < 30.0:
-        found.append(
-            f"lifecycle.draining.timeout_s {policy.draining.timeout_s:g}: long answers are cut off at a drain"
-        )
+        found.append(f"lifecycle.draining.timeout_s {policy.draining.timeout_s:g}: long answers are cut off at a drain")
     if policy.warm_up.prompts and not policy.trust_at_start:
         found.append(
             "lifecycle.trust_at_start is off: at each restart of control every endpoint warms up before it is ready"
