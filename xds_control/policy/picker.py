@@ -40,7 +40,16 @@ class CostPolicy(Section, frozen=True):
             ge=0,
             le=2,
         ),
-    ] = 0.15
+    ] = 0.06
+    congestion: Annotated[
+        float,
+        meta(
+            "share of this request's prefill time that each request which arrives while the backlog lasts is taken to "
+            "lose by it; keeps prefixes together when the pool is short of time, and does nothing when it is not",
+            ge=0,
+            le=10,
+        ),
+    ] = 0.5
     eviction: Annotated[
         float,
         meta(
@@ -114,7 +123,7 @@ class AffinityPolicy(Section, frozen=True):
 
 
 class SessionPolicy(Section, frozen=True):
-    """Sessions: requests of one key go to one endpoint, found by rendezvous hashing, so no processor's memory is needed."""
+    """Sessions: requests of one key go to one endpoint, found by rendezvous hashing, without any table."""
 
     mode: Annotated[
         Literal["off", "auto", "prefer", "strict"],
@@ -362,7 +371,7 @@ STICKY = ProfilePolicy(rule="affinity", affinity=AffinityPolicy(min_match_ratio=
 
 
 class PickerPolicy(Section, frozen=True):
-    """The picker of every pool. Names `default`, `affinity` and `epp-default` are there unless policy redefines them."""
+    """The picker of every pool. `default`, `affinity`, `epp-default` are there unless redefined."""
 
     profiles: Annotated[
         dict[str, ProfilePolicy], meta("profiles by name; `default` is used where nothing else is said")

@@ -109,11 +109,16 @@ class Job:
         vector[1] = self.output
         vector[2] = prompt + self.output
         columns.matrix.dot(vector, out=costs)
-        np.add(costs, slots.wait(self.now), out=costs)
+        waits = slots.wait(self.now)
+        congestion = self.profile.cost.congestion * slots.congestion
+        if levels:
+            per_token = np.multiply(waits, congestion, out=slots.effective)
+            np.add(per_token, columns.per_token, out=per_token)
+        np.add(costs, np.multiply(waits, 1.0 + congestion * (prompt - before), out=waits), out=costs)
         if self.need > slots.kv_floor:
             np.add(costs, slots.kv_wait(self.need), out=costs)
         if levels:
-            per_token, totals, spare = columns.per_token, self.totals, slots.spare
+            totals, spare = self.totals, slots.spare
             most = prompt - 1
             for blocks, bits in levels:
                 tokens = totals[blocks - 1]

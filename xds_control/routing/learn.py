@@ -35,11 +35,9 @@ def learn(
     if outcome.e2e_s is not None:
         rates.observe_request(outcome.e2e_s, prompt, output, uncached)
     if outcome.ttft_s is not None:
-        # With a queue ahead the time tells of the reckoned backlog as much as of the speed, and that was reckoned with
-        # the speed: only requests that found (almost) nothing ahead can teach it.
-        if ahead_tokens is not None and ahead_tokens <= 0.25 * uncached + 64:
+        if ahead_tokens is not None:
             rates.observe_first(slot.address, outcome.ttft_s, uncached, ahead_tokens)
-        elif ahead_tokens is None and slot.flight.count < 1.0:
+        elif slot.flight.count < 1.0:
             rates.observe_first(slot.address, outcome.ttft_s, uncached, 0.0)
     if outcome.decode_s is not None and output >= 8:
         tpot = outcome.decode_s / (output - 1)

@@ -17,6 +17,10 @@ _Pick = tuple[float, float, float, float]
 """When, uncached tokens, KV tokens, and when its prefill is expected to be done."""
 
 
+_KEPT_S = 2.0
+"""Picks are remembered this long beyond their prefill, because scrapes tell of the past."""
+
+
 class InFlight:
     """Events of one endpoint since its anchor. `neutral`: what to assume at least while its load is not known."""
 
@@ -68,7 +72,7 @@ class InFlight:
         pick = (at, uncached, need, ready)
         self._picks.append(pick)
         reading = self._reading
-        while reading and reading[0][3] <= at:
+        while reading and reading[0][3] <= at - _KEPT_S:
             reading.popleft()
         reading.append(pick)
         self._own += 1.0

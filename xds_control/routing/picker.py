@@ -511,7 +511,8 @@ class Picker:
             one.wait_s,
             rate * one.uncached_tokens,
             kv_wait,
-            (float(columns.per_token[i]) - rate) * one.uncached_tokens,
+            (float(columns.per_token[i]) - rate + columns.cost.congestion * slots.congestion * one.wait_s)
+            * one.uncached_tokens,
             float(columns.per_output[i]) * job.output,
             float(columns.per_need[i]) * (job.prompt + job.output),
             fixed,

@@ -1,12 +1,16 @@
 """How fast endpoints are, learned online: seconds per prefill token, and what one decode step takes.
 
-Two small regressions per pool, on statistics that decay with time and simply add up over processors:
+All of it rests on statistics that decay with time and simply add up over processors.
 
-    time to first token − wait = overhead + prefill · uncached tokens
-    time per output token      = base + per_sequence · batch + per_kv_token · KV + prefill_step · prefill per step
+Prefill: of the times to first token per uncached token a low quantile, taken where prompts are long. Some requests
+always find little ahead of them; if none does, the result is too high and not too low. A regression fails here:
+in overload the waiting has nothing to do with the prompt's length, the slope goes to zero, prefixes seem worthless,
+and the overload gets worse. The overhead is a low quantile of what is left.
 
-with coefficients kept at or above zero and pulled to the priors while little has been seen. Each endpoint
-has a speed factor, observed ÷ predicted; within a band around 1 it counts as 1, so that noise does not
+Decode: time per output token = base + per_sequence · batch + per_kv_token · KV + prefill · prefill tokens per step,
+a regression with coefficients at or above zero, pulled to the priors while little has been seen.
+
+Each endpoint has a speed factor, observed ÷ predicted; within a band around 1 it counts as 1, so that noise does not
 make equal machines look different.
 """
 
@@ -20,11 +24,55 @@ from dataclasses import dataclass
 from xds_control.policy.picker import RatesPolicy
 
 _STEP = 4
-_FIRST = 2
 _STEP_SCALE = (1.0, 16.0, 50_000.0, 256.0)
-_FIRST_SCALE = (1.0, 2048.0)
+_LONG = 512.0
+"""Prompts with fewer uncached tokens tell of the overhead, not of the speed."""
+_LOG_STEP = math.log(1.15)
 _PRIOR_WEIGHT = 2.0
 """Observations that the prior is worth."""
+
+
+class Histogram:
+    """Counts over logarithmic buckets: bucket i ends at `low` · 1.15^i."""
+
+    __slots__ = ("counts", "low")
+    BUCKETS = 96
+
+    def __init__(self, low: float) -> None:
+        self.low = low
+        self.counts = [0.0] * self.BUCKETS
+
+    @property
+    def total(self) -> float:
+        """All that was counted and has not faded."""
+        return sum(self.counts)
+
+    def add(self, value: float, weight: float) -> None:
+        """Counts a value > 0; what is off the scale counts at its end."""
+        place = int(math.log(value / self.low) / _LOG_STEP) + 1 if value > self.low else 0
+        self.counts[min(place, self.BUCKETS - 1)] += weight
+
+    def quantile(self, q: float, prior: float, weight: float) -> float:
+        """The q-quantile, with a prior value that counts `weight`."""
+        counts = list(self.counts)
+        place = int(math.log(prior / self.low) / _LOG_STEP) + 1 if prior > self.low else 0
+        counts[min(place, self.BUCKETS - 1)] += weight
+        rank = q * sum(counts)
+        seen = 0.0
+        for index, count in enumerate(counts):
+            if count > 0.0 and seen + count >= rank:
+                inside = (rank - seen) / count
+                return self.low * math.exp(_LOG_STEP * (index - 1 + inside))
+            seen += count
+        return prior
+
+    def decay(self, factor: float) -> None:
+        """Makes everything seen so far count less."""
+        self.counts = [count * factor for count in self.counts]
+
+    def merge(self, counts: Sequence[float]) -> None:
+        """Adds another's counts."""
+        self.counts = [a + max(0.0, b) for a, b in zip(self.counts, counts, strict=True)]
 
 
 class Fit:
@@ -39,9 +87,9 @@ class Fit:
         self.right = [0.0] * self.size
         self.count = 0.0
 
-    def add(self, features: Sequence[float], value: float) -> None:
-        """One observation of `value` > 0."""
-        weight = 1.0 / (value * value)
+    def add(self, features: Sequence[float], value: float, trust: float = 1.0) -> None:
+        """One observation of `value` > 0. trust: how much it counts."""
+        weight = trust / (value * value)
         size = self.size
         row = [feature / scale for feature, scale in zip(features, self._scale, strict=True)]
         matrix, right = self.matrix, self.right
@@ -51,7 +99,7 @@ class Fit:
             base = i * size
             for j in range(size):
                 matrix[base + j] += part * row[j]
-        self.count += 1.0
+        self.count += trust
 
     def decay(self, factor: float) -> None:
         """Makes everything seen so far count less."""
@@ -103,8 +151,9 @@ class Fit:
 
 
 _STEP_VALUES = 1 + _STEP * _STEP + _STEP
-_FIRST_VALUES = 1 + _FIRST * _FIRST + _FIRST
+_FIRST_VALUES = 2 * Histogram.BUCKETS
 _POOL_STATE = struct.Struct(f"<{_STEP_VALUES + _FIRST_VALUES + 5}d")
+_LOW_QUANTILE = 0.2
 _SPEED_STATE = struct.Struct("<4d")
 _NEWEST = 60.0
 
@@ -129,9 +178,11 @@ class PoolRates:
     def __init__(self, policy: RatesPolicy) -> None:
         self._policy = policy
         self._step = Fit(_STEP_SCALE)
-        self._first = Fit(_FIRST_SCALE)
+        self._token = Histogram(1e-7)
+        self._rest = Histogram(1e-4)
         self._new_step = Fit(_STEP_SCALE)
-        self._new_first = Fit(_FIRST_SCALE)
+        self._new_token = Histogram(1e-7)
+        self._new_rest = Histogram(1e-4)
         self._means = [0.0] * 5  # weight, residence, context, output, uncached
         self._new_means = [0.0] * 5
         # Address → sums of log(observed ÷ predicted) and weights, of first tokens and of steps.
@@ -154,7 +205,7 @@ class PoolRates:
     @property
     def observations(self) -> float:
         """Decayed number of first-token and step observations."""
-        return self._step.count + self._first.count
+        return self._step.count + self._rest.total
 
     def observe_step(
         self, address: str, tpot_s: float, batch: float, kv_tokens: float, prefill_per_step: float
@@ -180,8 +231,15 @@ class PoolRates:
             predicted = now.overhead + now.prefill * work
             self._note(address, 0, math.log(min(20.0, max(0.05, ttft_s / predicted))), 0.5)
         value = ttft_s / self._applied.get(address, 1.0)
-        self._first.add((1.0, work), value)
-        self._new_first.add((1.0, work), value)
+        if uncached >= _LONG:
+            # The step in which it is read decodes for the others as well.
+            own = max(value - now.base, 0.3 * value)
+            weight = min(uncached / 1024.0, 8.0)
+            for histogram in (self._token, self._new_token):
+                histogram.add(own / uncached, weight)
+        rest = max(value - now.prefill * uncached, 0.05 * value)
+        for histogram in (self._rest, self._new_rest):
+            histogram.add(rest, 1.0)
 
     def observe_request(self, duration_s: float, prompt: float, output: float, uncached: float) -> None:
         """How long a request stayed, and how much KV it held."""
@@ -243,7 +301,8 @@ class PoolRates:
         if self._decayed_at is not None and now > self._decayed_at:
             factor = math.exp(-(now - self._decayed_at) / policy.memory_s)
             self._step.decay(factor)
-            self._first.decay(factor)
+            self._token.decay(factor)
+            self._rest.decay(factor)
             self._means = [value * factor for value in self._means]
             for entry in self._speeds.values():
                 entry[:] = [value * factor for value in entry]
@@ -251,12 +310,11 @@ class PoolRates:
         if not policy.learn:
             return
         current = self.now
-        first = self._first.solve((0.01, policy.prefill_s_per_token))
-        prefill = max(1e-7, first[1])
+        prefill = self._token.quantile(_LOW_QUANTILE, policy.prefill_s_per_token, _PRIOR_WEIGHT)
         step = self._step.solve((policy.step_base_s, policy.step_per_sequence_s, policy.step_per_kv_token_s, prefill))
         weight, residence, context, output = self._means[:4]
         before = self._typical()
-        current.overhead = first[0]
+        current.overhead = self._rest.quantile(_LOW_QUANTILE, 0.01, _PRIOR_WEIGHT)
         current.prefill = prefill
         current.base = max(1e-5, step[0])
         current.per_sequence = step[1]
@@ -288,10 +346,13 @@ class PoolRates:
     def drain(self) -> dict[str, bytes]:
         """What was observed here since the last call: "" → the pool's sums, address → the endpoint's."""
         states: dict[str, bytes] = {}
-        if self._new_step.count or self._new_first.count or self._new_means[0]:
-            states[""] = _POOL_STATE.pack(*self._new_step.to_list(), *self._new_first.to_list(), *self._new_means)
+        if self._new_step.count or self._new_means[0] or any(self._new_rest.counts):
+            states[""] = _POOL_STATE.pack(
+                *self._new_step.to_list(), *self._new_token.counts, *self._new_rest.counts, *self._new_means
+            )
             self._new_step = Fit(_STEP_SCALE)
-            self._new_first = Fit(_FIRST_SCALE)
+            self._new_token = Histogram(1e-7)
+            self._new_rest = Histogram(1e-4)
             self._new_means = [0.0] * 5
         for address, entry in self._new_speeds.items():
             states[address] = _SPEED_STATE.pack(*entry)
@@ -305,13 +366,11 @@ class PoolRates:
                 values = _POOL_STATE.unpack(state)
                 if not all(map(math.isfinite, values)):
                     continue
-                for target, scale, part in (
-                    (self._step, _STEP_SCALE, values[:_STEP_VALUES]),
-                    (self._first, _FIRST_SCALE, values[_STEP_VALUES : _STEP_VALUES + _FIRST_VALUES]),
-                ):
-                    other = Fit(scale)
-                    other.load(part)
-                    target.merge(other)
+                other = Fit(_STEP_SCALE)
+                other.load(values[:_STEP_VALUES])
+                self._step.merge(other)
+                self._token.merge(values[_STEP_VALUES : _STEP_VALUES + Histogram.BUCKETS])
+                self._rest.merge(values[_STEP_VALUES + Histogram.BUCKETS : _STEP_VALUES + _FIRST_VALUES])
                 means = values[_STEP_VALUES + _FIRST_VALUES :]
                 self._means = [a + b for a, b in zip(self._means, means, strict=True)]
             elif address and len(state) == _SPEED_STATE.size:

@@ -28,6 +28,8 @@ Places = npt.NDArray[np.intp]
 INFINITE = math.inf
 _CACHED = 2048
 _GIVEN_S = 900.0
+_CLOSE_S = 0.02
+"""A backlog this close to what the engine's queue allows is no contradiction."""
 
 
 def reading(one: EndpointSnapshot, name: str) -> float | None:
@@ -76,6 +78,7 @@ class Slot:
         "sent_at",
         "speed",
         "stall",
+        "step",
         "takes",
         "told_busy_until",
         "waiting",
@@ -99,6 +102,7 @@ class Slot:
         self.belief = 0.0
         self.limit = INFINITE
         self.stall = 0.0
+        self.step = 0.0
         self.failures = 0
         self.rest_until = -INFINITE
         self.picked_at = -INFINITE
@@ -199,6 +203,7 @@ class PoolSlots:
         self._serving: dict[str, int] = {}
         self._previous: PoolSnapshot | None = None
         self._epoch = 0.0
+        self.congestion = 0.0
         self._share_unit = self._share_floor = self._share_cap = 0.0
         self._allocate()
 
@@ -228,6 +233,7 @@ class PoolSlots:
         self.matched: Floats = np.zeros(self.size)
         self.near: npt.NDArray[np.bool_] = np.zeros(self.size, dtype=np.bool_)
         self.spare: Floats = np.zeros(self.size)
+        self.effective: Floats = np.zeros(self.size)
         self._zeros: Floats = np.zeros(self.size)
         self._waits: Floats = np.zeros(self.size)
         self._kv_waits: Floats = np.zeros(self.size)
@@ -303,6 +309,9 @@ class PoolSlots:
                 self.ranged = self.ranged or slot.label_range is not None
         self.resting = [slot for slot in slots if slot.rest_until > now]
         self.kv_floor = INFINITE
+        # By Little's law: requests per second on one endpoint, times what a token costs each of them.
+        mean = sum(slot.flight.count for slot in slots if slot.takes) / max(1, self.eligible_bits.bit_count())
+        self.congestion = mean / max(0.05, self.rates.now.residence_s) * self.rates.now.prefill
         self._fade(now)
         for slot in slots:
             self.price(slot)
@@ -350,7 +359,8 @@ class PoolSlots:
         self.counts[i] = count
         per_kv_token, per_sequence = rates.per_kv_token, rates.per_sequence
         added = per_sequence + per_kv_token * rates.context
-        step = speed * (rates.base + per_kv_token * used + count * (per_sequence + added))
+        slot.step = speed * (rates.base + per_kv_token * used + count * per_sequence)
+        step = slot.step + speed * count * added
         capacity = slot.kv_capacity
         use = 0.0
         if capacity != INFINITE:
@@ -560,25 +570,31 @@ class PoolSlots:
             self.index.set_capacity(slot.index, size)
 
     def _anchor_backlog(self, slot: Slot, one: EndpointSnapshot, waiting: float, at: float) -> None:
-        """Holds the backlog that was reckoned from picks against the queue that the engine tells of."""
+        """Holds the backlog that was reckoned from picks against the queue that the engine tells of.
+
+        The reckoning is the finer of the two, so it stays as long as the queue does not contradict it.
+        """
         i = slot.index
         rate = self.rates.now.prefill * slot.speed
         later = slot.flight.prefill_since(at) * rate
-        then = max(0.0, float(self.busy[i]) - later - at)
+        then = float(self.busy[i]) - later - at
         # A long prompt that is being read now is in no queue.
-        in_reading = (slot.flight.largest_unread(at) + slot.peer_tokens) * rate
+        room = (slot.flight.largest_unread(at) + slot.peer_tokens) * rate + slot.step + _CLOSE_S
         tokens = reading(one, "waiting_tokens")
-        slot.told_busy_until = at
         if tokens is not None:
-            slot.told_busy_until = at + tokens * rate
-            then = min(max(then, tokens * rate), tokens * rate + in_reading)
-        elif waiting <= 0:
-            then = min(then, in_reading)
+            low, high = 0.5 * tokens * rate, 2.0 * tokens * rate + room
         else:
             usual = waiting * self.rates.mean_uncached * rate
-            slot.told_busy_until = at + 0.5 * usual
-            then = min(max(then, 0.5 * usual), 4.0 * usual + in_reading)
-        self.busy[i] = at + then + later
+            # Who waits for a place in the batch waits until requests end, however short their prompts are. A few
+            # always wait for the next step.
+            running = max(1.0, slot.value("running") if "running" in one.readings else 1.0)
+            places = max(0.0, waiting - 2.0 - 0.1 * running) * self.rates.now.residence_s / running
+            low, high = max(0.25 * usual, 0.5 * places), max(4.0 * usual, 2.0 * places) + room
+        slot.told_busy_until = at + low
+        if then > high:
+            self.busy[i] += high - then
+        elif low > max(then, 0.0) + _CLOSE_S:
+            self.busy[i] = max(float(self.busy[i]), at + low + later)
 
     def restarted(self, slot: Slot) -> None:
         """An engine that began anew has empty caches and nothing in flight from before."""

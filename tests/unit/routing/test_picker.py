@@ -439,7 +439,7 @@ def test_learned_speeds_travel() -> None:
         now_known = state.rates.now
         for tokens in (1000, 2000, 2900):
             expected = now_known.overhead + now_known.prefill * tokens
-            assert expected == pytest.approx(0.02 + tokens * 3e-5, rel=0.2)
+            assert expected == pytest.approx(0.02 + tokens * 3e-5, rel=0.35)
     assert one.drain_share(now).rates == []
 
 
