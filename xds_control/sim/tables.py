@@ -6,6 +6,8 @@ python -m xds_control.sim.tables [--output docs/policies.md] [--traces FOLDER] [
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
 import json
 import os
 import sys
@@ -18,7 +20,7 @@ from xds_control.sim.faults import Fault
 from xds_control.sim.fleet import parse_fleet
 from xds_control.sim.metrics import Figures, figures
 from xds_control.sim.ours import OurPolicy, Ours
-from xds_control.sim.policies import POLICIES, make
+from xds_control.sim.policies import OWN, POLICIES, make
 from xds_control.sim.simulation import FleetSpec, Simulation
 from xds_control.sim.traces import load_trace
 from xds_control.sim.workloads import WORKLOADS, Workload
@@ -184,10 +186,37 @@ def mean(rows: Sequence[Figures], field: str) -> float:
     return sum(float(getattr(row, field)) for row in rows) / len(rows)
 
 
+_MODEL = ("engine", "envoy", "faults", "fleet", "kv", "metrics", "presets", "request", "router", "simulation")
+_MODEL_FILES = tuple(f"sim/{name}.py" for name in (*_MODEL, "rivals", "traces", "workloads"))
+_OWN_FILES = ("sim/control.py", "sim/facts.py", "sim/ours.py")
+_OWN_PACKAGES = ("fleet", "inspect", "policy", "routing", "weights")
+
+
+@functools.cache
+def code_of(own: bool) -> str:
+    """Fingerprint of the code that a result depends on: the fleet model, and for our own policies what decides."""
+    root = Path(__file__).parent.parent
+    files = [root / name for name in _MODEL_FILES]
+    if own:
+        files += [root / name for name in _OWN_FILES]
+        for package in _OWN_PACKAGES:
+            files += sorted((root / package).rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def job_key(job: Job) -> str:
+    """Names a result: what was run, and by which code. A result of other code is never taken for it."""
+    return f"{code_of(job.cell.own is not None or job.policy in OWN)} {replace(job, traces=Path())!r}"
+
+
 class Bench:
     """Runs cells over policies and seeds on all cores, in an order that does not matter.
 
-    resume: a file that keeps what was run, so that a run that was stopped goes on from there.
+    resume: a file that keeps what was run, so that a run that was stopped goes on from there; results of other code in
+    it are left alone.
     """
 
     def __init__(
@@ -212,16 +241,17 @@ class Bench:
     def run(self, cells: Sequence[Cell], policies: Sequence[str]) -> list[dict[str, list[Figures]]]:
         """For each cell, figures of all seeds by policy."""
         jobs = [Job(c, p, s, self._traces) for c in cells for p in policies for s in self._seeds]
-        todo = [job for job in jobs if repr(job) not in self._known]
+        todo = [job for job in jobs if job_key(job) not in self._known]
         with ProcessPoolExecutor(self._jobs) as pool:
             for number, (job, row) in enumerate(zip(todo, pool.map(run_job, todo), strict=True), 1):
-                self._known[repr(job)] = row
+                self._known[job_key(job)] = row
                 if self._resume is not None:
                     with self._resume.open("a") as file:
-                        file.write(json.dumps([repr(job), asdict(row)]) + "\n")
+                        file.write(json.dumps([job_key(job), asdict(row)]) + "\n")
                 self._say(f"{number}/{len(todo)} {job.policy} {job.cell.workload} {job.cell.rate:g}/s {job.cell.label}")
         return [
-            {p: [self._known[repr(Job(c, p, s, self._traces))] for s in self._seeds] for p in policies} for c in cells
+            {p: [self._known[job_key(Job(c, p, s, self._traces))] for s in self._seeds] for p in policies}
+            for c in cells
         ]
 
 

@@ -151,3 +151,19 @@ def test_losses_are_told_with_their_size() -> None:
     assert "× 2.00" in line
     assert "goodput" in line
     assert tables.losses([cell], [{"ours": [row], "round_robin": [row]}], lambda c: c.workload) == []
+
+
+def test_results_of_other_code_are_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = tables.Cell("uniform", 30, 100, "2")
+    resume = tmp_path / "resume.jsonl"
+    said: list[str] = []
+    for code in ("one", "one", "two"):
+        monkeypatch.setattr(tables, "code_of", lambda own, code=code: code)
+        tables.Bench(tmp_path, 1, said.append, (1,), resume).run([cell], ("round_robin",))
+    assert len(said) == 2, "the second run takes the first one's result, the third does not"
+
+
+def test_our_rows_depend_on_more_code_than_the_models_of_others() -> None:
+    cell = tables.Cell("uniform", 30, 100)
+    keys = {p: tables.job_key(tables.Job(cell, p, 1, Path())).split()[0] for p in ("ours", "weights", "p2c", "random")}
+    assert keys["ours"] == keys["weights"] != keys["p2c"] == keys["random"]
