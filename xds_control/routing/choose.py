@@ -28,10 +28,14 @@ def least_cost(job: Job, costs: Floats, rng: random.Random) -> Choice:
         return -1, reasons.SATURATED
     slots = job.slots
     cost = job.profile.cost
-    near = np.less_equal(costs, low + cost.tie_s + cost.tie_ratio * low, out=slots.near)
-    if np.count_nonzero(near) == 1:
+    bound = low + cost.tie_s + cost.tie_ratio * low
+    costs[best] = INFINITE
+    second = int(costs.argmin())
+    costs[best] = low
+    if costs[second] > bound:
+        job.second = second
         return best, reasons.PREFIX if job.levels and job.matched(best) else reasons.LEAST_COST
-    places = near.nonzero()[0]
+    places = np.less_equal(costs, bound, out=slots.near).nonzero()[0]
     if job.hit_tokens and job.hit_tokens >= job.profile.affinity.min_match_ratio * job.prompt:
         # Only a long match that saves real time settles a tie: one that all prompts share would bring them all to one
         # place for nothing.
@@ -172,13 +176,15 @@ def _score(job: Job, name: str, places: list[int]) -> Floats:
 
 
 def scored(job: Job, costs: Floats, rng: random.Random) -> tuple[int, str, list[int], Floats]:
-    """By weighted scorers and the profile's picker. Also gives the candidates and their scores."""
+    """By weighted scorers and the profile's picker. Also gives the candidates and their scores; `job.ranked` gets the
+    candidates by falling score."""
     places = [i for i in job.candidates() if costs[i] < INFINITE]
     if not places:
         return -1, reasons.SATURATED, [], np.zeros(0)
     if "prefix-affinity" in job.profile.filters:
         places = _long_matches(job, places)
     scores = score_all(job, places)
+    job.ranked = [places[int(i)] for i in np.argsort(-scores, kind="stable")]
     kind = job.profile.picker
     if kind == "weighted-random" and scores.max() > 0.0:
         draws = [rng.random() ** (1.0 / score) if score > 0.0 else 0.0 for score in scores]

@@ -38,6 +38,8 @@ class Job:
         "pinned",
         "profile",
         "prompt",
+        "ranked",
+        "second",
         "slots",
         "tie_key",
         "totals",
@@ -76,6 +78,8 @@ class Job:
         self.hit_tokens = 0
         self.tie_key: int | None = facts.session_key or None
         self.pinned: int | None = None
+        self.second = -1  # the next best slot, where the choice was clear
+        self.ranked: list[int] | None = None  # slots by falling score, where scorers decide
 
     def match(self, keys: Sequence[int], totals: Sequence[int]) -> None:
         """Looks the prompt's blocks up in the index."""

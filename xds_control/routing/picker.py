@@ -404,20 +404,26 @@ class Picker:
     def _ordered(self, job: Job, slot: Slot, costs: Floats) -> tuple[str, ...]:
         """The pick and the next best ones, for retries."""
         count = self._policy.fallbacks
+        slots = job.slots
         if count == 1:
             return (slot.address,)
-        slots = job.slots
+        if job.ranked is not None:
+            others = [slots.at(i).address for i in job.ranked if i != slot.index]
+            return (slot.address, *others[: count - 1])
         order = [slot.address]
         kept = [(slot.index, costs[slot.index])]
         costs[slot.index] = INFINITE
+        i = job.second
         while len(order) < count:
-            i = int(costs.argmin())
+            if i < 0:
+                i = int(costs.argmin())
             cost = costs[i]
             if cost == INFINITE:
                 break
-            order.append(slots.at(i).address)
+            order.append(slots.slots[i].address)  # type: ignore[union-attr]
             kept.append((i, cost))
             costs[i] = INFINITE
+            i = -1
         for i, cost in kept:
             costs[i] = cost
         return tuple(order)

@@ -27,6 +27,8 @@ Places = npt.NDArray[np.intp]
 
 INFINITE = math.inf
 _CACHED = 2048
+_SETTLE_S = 0.5
+"""What depends on the whole pool is worked out this often, and at once when an endpoint comes, goes or changes."""
 _GIVEN_S = 900.0
 _CLOSE_S = 0.02
 """A backlog this close to what the engine's queue allows is no contradiction."""
@@ -203,6 +205,7 @@ class PoolSlots:
         self._serving: dict[str, int] = {}
         self._previous: PoolSnapshot | None = None
         self._epoch = 0.0
+        self._settled_at = -INFINITE
         self.congestion = 0.0
         self._share_unit = self._share_floor = self._share_cap = 0.0
         self._allocate()
@@ -243,26 +246,40 @@ class PoolSlots:
     def update(self, pool: PoolSnapshot, now: float) -> None:
         """Takes a new snapshot of the pool; endpoints that are the same object as before cost next to nothing."""
         if pool is self._previous:
-            self.settle(now)
+            if now >= self._settled_at + _SETTLE_S:
+                self.settle(now)
             return
         before = {one.endpoint.address: one for one in self._previous.endpoints} if self._previous else {}
         self._previous = pool
         current = {one.endpoint.address for one in pool.endpoints}
+        whole = now >= self._settled_at + _SETTLE_S
         for address in [a for a in self.by_address if a not in current]:
             self._remove(self.by_address[address])
+            whole = True
         for one in pool.endpoints:
             slot = self.by_address.get(one.endpoint.address)
             if slot is None:
                 self._load(self._add(one), one, now)
-            elif before.get(slot.address) is not one:
-                self._load(slot, one, now)
-        self.settle(now)
+                whole = True
+                continue
+            old = before.get(slot.address)
+            if old is one:
+                continue
+            self._load(slot, one, now)
+            if old is None or old.pickable != one.pickable or old.info != one.info or old.endpoint != one.endpoint:
+                whole = True
+            elif not whole:
+                slot.known = self._is_known(slot, now)
+                whole = slot.doubtful or not slot.known
+                self.price(slot)
+        if whole:
+            self.settle(now)
 
     def settle(self, now: float) -> None:
         """What depends on the whole pool or on time: neutral loads, speeds, limits, prices. O(endpoints)."""
         policy = self._policy
+        self._settled_at = now
         self.rates.refresh(now)
-        stale_s = policy.limits.stale_s
         slots = list(self.by_address.values())
         capacities = [s.endpoint.capacity for s in slots if s.endpoint.capacity > 0]
         mean_capacity = sum(capacities) / len(capacities) if capacities else 0.0
@@ -270,9 +287,7 @@ class PoolSlots:
         for slot in slots:
             slot.flight.expire(now, policy.lease_s)
             slot.note_reads(now)
-            readings = slot.endpoint.readings
-            load = readings.get("running") or readings.get("waiting")
-            slot.known = load is not None and now - load.at <= stale_s
+            slot.known = self._is_known(slot, now)
             if slot.known and slot.endpoint.pickable:
                 fresh.append(slot.flight.count)
         neutral = sum(fresh) / len(fresh) if fresh else None
@@ -316,6 +331,12 @@ class PoolSlots:
         for slot in slots:
             self.price(slot)
         self.index.expire(now)
+
+    def _is_known(self, slot: Slot, now: float) -> bool:
+        """Whether an endpoint's load was told, and not too long ago."""
+        readings = slot.endpoint.readings
+        load = readings.get("running") or readings.get("waiting")
+        return load is not None and now - load.at <= self._policy.limits.stale_s
 
     def _fade(self, now: float) -> None:
         """Lets work given long ago count less, and sets what having been given more than others costs."""
