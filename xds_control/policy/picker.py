@@ -402,7 +402,7 @@ class PickerPolicy(Section, frozen=True):
     ] = 600.0
     record_share: Annotated[
         float, meta("share of picks whose decision is kept for `explain`", unit="ratio", ge=0, le=1)
-    ] = 0.01
+    ] = 0.005
     records: Annotated[int, meta("decisions that are kept", ge=0, le=100_000)] = 256
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ Words = npt.NDArray[np.uint64]
 _MULTIPLY_1 = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_2 = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
+_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def ranks(seeds: Words, key: int) -> Words:
@@ -20,6 +21,14 @@ def ranks(seeds: Words, key: int) -> Words:
     mixed *= _MULTIPLY_2
     mixed ^= mixed >> _SHIFT
     return mixed
+
+
+def rank(seed: int, key: int) -> int:
+    """The same for one endpoint."""
+    mixed = ((seed ^ key) * 0x9E3779B97F4A7C15) & _MASK
+    mixed ^= mixed >> 32
+    mixed = (mixed * 0xD6E8FEB86659FD93) & _MASK
+    return mixed ^ mixed >> 32
 
 
 def order(seeds: Words, key: int, capacities: npt.NDArray[np.float64] | None = None) -> list[int]:

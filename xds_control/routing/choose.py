@@ -8,10 +8,10 @@ import numpy as np
 
 from xds_control.routing import pick as reasons
 from xds_control.routing import scorers
-from xds_control.routing.affinity import ranks
+from xds_control.routing.affinity import rank, ranks
 from xds_control.routing.job import Job
 from xds_control.routing.sessions import Sessions
-from xds_control.routing.slots import INFINITE, Floats, Places
+from xds_control.routing.slots import INFINITE, Floats, Places, Slot
 
 _FEW = 12
 """Up to so many endpoints a loop is cheaper than arrays over all of them."""
@@ -51,9 +51,9 @@ def least_cost(job: Job, costs: Floats, rng: random.Random) -> Choice:
                 return int(places[0]), reasons.PREFIX
     cooldown = slots.cooldown_s
     if cooldown > 0.0:
-        rested = places[slots.picked[places] <= job.now - cooldown]
-        if len(rested):
-            places = rested
+        rested = [int(i) for i in places if slots.at(int(i)).picked_at <= job.now - cooldown]
+        if rested:
+            places = np.array(rested, dtype=np.intp)
     return tie(job, places, rng), reasons.TIE
 
 
@@ -61,20 +61,28 @@ def tie(job: Job, places: Places, rng: random.Random) -> int:
     """One of several equals: of the two first in the key's rendezvous order the one that was given less of late."""
     slots = job.slots
     key = job.tie_key if job.tie_key is not None else rng.getrandbits(64)
-    order = ranks(slots.seeds[places], key)
-    first = int(order.argmax())
     if len(places) == 1:
         return int(places[0])
-    order[first] = 0
-    one, other = int(places[first]), int(places[int(order.argmax())])
-    return one if slots.given[one] <= slots.given[other] else other
+    if len(places) <= _FEW:
+        ranked = sorted(((rank(slot.seed, key), slot) for slot in map(slots.at, places.tolist())), key=_by_rank)
+        one, other = ranked[-1][1], ranked[-2][1]
+    else:
+        order = ranks(slots.seeds[places], key)
+        first = int(order.argmax())
+        order[first] = 0
+        one, other = slots.at(int(places[first])), slots.at(int(places[int(order.argmax())]))
+    return one.index if one.given <= other.given else other.index
+
+
+def _by_rank(pair: tuple[int, Slot]) -> int:
+    return pair[0]
 
 
 def expected_ttft(job: Job) -> Floats:
     """Expected time to first token of every slot: what this request itself would feel. Infinite where it may not go."""
     slots = job.slots
     expected = slots.prefill * (job.prompt - job.matched_all() if job.levels else job.prompt)
-    expected += slots.wait(job.now)
+    expected += slots.wait(job.columns, job.now)
     if job.need > slots.kv_floor:
         expected += slots.kv_wait(job.need)
     expected[job.columns.fixed == INFINITE] = INFINITE
@@ -157,7 +165,7 @@ def _score(job: Job, name: str, places: list[int]) -> Floats:
     if name == "token-load":
         rates = np.maximum(slots.prefill[places], 1e-9)
         return scorers.token_load(
-            slots.wait(job.now)[places] / rates, job.prompt - matched, profile.token_load_threshold
+            slots.wait(job.columns, job.now)[places] / rates, job.prompt - matched, profile.token_load_threshold
         )
     if name == "context-length":
         tokens = float(job.prompt + job.output)
@@ -170,7 +178,7 @@ def _score(job: Job, name: str, places: list[int]) -> Floats:
     if name == "least-latency":
         return scorers.least_latency(expected_ttft(job)[places])
     if name == "lmetric":
-        work = job.prompt - matched + slots.wait(job.now)[places] / np.maximum(slots.prefill[places], 1e-9)
+        work = job.prompt - matched + slots.wait(job.columns, job.now)[places] / np.maximum(slots.prefill[places], 1e-9)
         return scorers.lmetric(work, [slot.flight.count for slot in chosen])
     return np.full(len(places), 0.5)  # topology: nothing to be near to outside a split
 

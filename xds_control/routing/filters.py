@@ -66,7 +66,7 @@ def _profile_filters(job: Job) -> None:
             if job.pinned is not None:
                 kept &= 1 << job.pinned
         elif name == "kv-fit":
-            kept = _keep(slots, kept, lambda slot: float(slots.free[slot.index]) >= job.need and slot.memory_fits())
+            kept = _keep(slots, kept, lambda slot: slot.free >= job.need and slot.memory_fits())
         elif name == "saturation":
             kept = _keep(slots, kept, lambda slot: not (slot.value("waiting") > 5.0 or slot.value("kv_usage") > 0.8))
         elif name == "lora" and job.lora:

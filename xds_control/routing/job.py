@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ from xds_control.routing.prefix_index import Levels, Path, indices, pack
 from xds_control.routing.slots import INFINITE, Columns, Floats, PoolSlots
 
 _LEVELS = 12
+_FEW = 6
+_put_vector = struct.Struct("=6d").pack_into
 
 
 class Job:
@@ -109,20 +112,16 @@ class Job:
             # What everybody holds, such as a common system prompt, is one subtraction.
             before = min(self.totals[levels[0][0] - 1], prompt - 1)
             levels = levels[1:]
-        vector[0] = prompt - before
-        vector[1] = self.output
-        vector[2] = prompt + self.output
+        _put_vector(slots.vector_data, 0, prompt - before, self.output, prompt + self.output, 1.0, 1.0, -self.now)
+        # Where the backlog is done it ends now, so that the product gives the wait.
+        clock = slots.clock
+        clock[...] = self.now
+        np.maximum(columns.ready, clock, out=columns.ready)
         columns.matrix.dot(vector, out=costs)
-        waits = slots.wait(self.now)
-        congestion = self.profile.cost.congestion * slots.congestion
-        if levels:
-            per_token = np.multiply(waits, congestion, out=slots.effective)
-            np.add(per_token, columns.per_token, out=per_token)
-        np.add(costs, np.multiply(waits, 1.0 + congestion * (prompt - before), out=waits), out=costs)
         if self.need > slots.kv_floor:
             np.add(costs, slots.kv_wait(self.need), out=costs)
         if levels:
-            totals, spare = self.totals, slots.spare
+            per_token, totals, spare = columns.per_token, self.totals, slots.spare
             most = prompt - 1
             for blocks, bits in levels:
                 tokens = totals[blocks - 1]
@@ -133,6 +132,9 @@ class Job:
                 if bits & (bits - 1) == 0:
                     i = bits.bit_length() - 1
                     costs[i] -= per_token[i] * gain
+                elif bits.bit_count() <= _FEW:
+                    for i in slots.places(bits):
+                        costs[i] -= per_token[i] * gain
                 else:
                     np.multiply(per_token, gain, out=spare)
                     np.multiply(spare, slots.inside(bits), out=spare)

@@ -158,6 +158,7 @@ class Picker:
         slots = self._pools.get(outcome.pool)
         if slots is None:
             return
+        slots.now = now
         ended = now if ended_at is None else min(ended_at, now)
         started = ended - (outcome.e2e_s or 0.0)
         if prefill:
@@ -215,9 +216,9 @@ class Picker:
                     continue
                 slot.flight.set_peers(float(requests))
                 slot.peer_tokens = float(tokens_there)
-                rate = float(slots.prefill[slot.index]) or 1e-9
+                rate = slot.rate
                 ahead = (slot.flight.unread(now, rate) + tokens_there) * rate
-                slots.busy[slot.index] = max(now + ahead, min(float(slots.busy[slot.index]), slot.told_busy_until))
+                slot.busy = max(now + ahead, min(slot.busy, slot.told_busy_until))
                 slots.price(slot)
         for state in peers.rates:
             found = self._pools.get(state.pool)
@@ -230,8 +231,7 @@ class Picker:
         self._added = []
         for slots in self._pools.values():
             for slot in slots.each():
-                rate = float(slots.prefill[slot.index]) or 1e-9
-                unread = int(slot.flight.unread(now, rate))
+                unread = int(slot.flight.unread(now, slot.rate))
                 own = slot.flight.own
                 if own or unread:
                     output = int(max(0, own) * slots.rates.now.output)
@@ -364,12 +364,12 @@ class Picker:
         slots, i, rate = job.slots, slot.index, slot.rate
         matched = job.matched(i) if job.levels else 0
         uncached = job.prompt - matched
-        wait = float(slots.busy[i]) - job.now
+        wait = slot.busy - job.now
         if wait < 0.0:
             wait = 0.0
         expected = wait + rate * uncached + slots.rates.now.overhead + slot.stall
         if job.need > slots.kv_floor:
-            expected += max(0.0, job.need - float(slots.free[i])) * float(slots.release[i])
+            expected += max(0.0, job.need - slot.free) * slot.release
         if job.lora and slots.loras:
             expected += float(slots.lora_cost(job.lora, job.profile.cost)[i])
         return Pick(
@@ -430,13 +430,13 @@ class Picker:
 
     def _charge(self, job: Job, slot: Slot, uncached: int) -> None:
         """Counts the pick where it went, before anybody reports it."""
-        slots, i, now = job.slots, slot.index, job.now
+        slots, now = job.slots, job.now
+        slots.now = now
         work = uncached * slot.rate
-        busy = float(slots.busy[i])
-        ready = (busy if busy > now else now) + work
-        slots.busy[i] = ready
-        slots.given[i] += work + 0.002
-        slots.picked[i] = now
+        ready = (slot.busy if slot.busy > now else now) + work
+        slot.busy = ready
+        slot.given += work + 0.002
+        slot.picked_at = now
         need = float(job.prompt + job.output)
         slot.flight.pick(now, uncached, need, ready)
         slot.kv_used += need
@@ -472,8 +472,8 @@ class Picker:
                 continue
             i = slot.index
             uncached = max(0, job.prompt - seen.get(i, 0))
-            cost = max(0.0, float(slots.busy[i]) - job.now) + float(job.columns.per_token[i]) * uncached
-            cost += 1e-6 * float(slots.given[i])
+            cost = max(0.0, slot.busy - job.now) + float(job.columns.per_token[i]) * uncached
+            cost += 1e-6 * slot.given
             if pinned is not None and pinned[1] in (slot.address, slot.endpoint.endpoint.name):
                 cost = -1.0
             if cost < least:
@@ -482,9 +482,8 @@ class Picker:
             return job.prompt - answer.matched_tokens
         answer.prefill = best.address
         transfer = job.profile.disagg.transfer_s_per_token * job.prompt
-        rate = float(slots.prefill[best.index])
-        answer.wait_s = max(0.0, float(slots.busy[best.index]) - job.now)
-        answer.expected_ttft_s = answer.wait_s + rate * moved + transfer + slots.rates.now.overhead
+        answer.wait_s = max(0.0, best.busy - job.now)
+        answer.expected_ttft_s = answer.wait_s + best.rate * moved + transfer + slots.rates.now.overhead
         self._charge(job, best, moved)
         return 0
 
@@ -503,10 +502,10 @@ class Picker:
         """An endpoint with the parts of its cost."""
         slots, i, columns = job.slots, slot.index, job.columns
         one = self._price(job, slot, costs, "")
-        rate = float(slots.prefill[i])
+        rate = slot.rate
         kv_wait = 0.0
         if job.need > slots.kv_floor:
-            kv_wait = max(0.0, job.need - float(slots.free[i])) * float(slots.release[i])
+            kv_wait = max(0.0, job.need - slot.free) * slot.release
         fixed = float(columns.fixed[i])
         if job.lora and slots.loras:
             fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
@@ -517,8 +516,7 @@ class Picker:
             one.wait_s,
             rate * one.uncached_tokens,
             kv_wait,
-            (float(columns.per_token[i]) - rate + columns.cost.congestion * slots.congestion * one.wait_s)
-            * one.uncached_tokens,
+            (float(columns.per_token[i]) - rate) * one.uncached_tokens,
             float(columns.per_output[i]) * job.output,
             float(columns.per_need[i]) * (job.prompt + job.output),
             fixed,

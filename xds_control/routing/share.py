@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixAdd:
+class PrefixAdd(NamedTuple):
     """A chain that an endpoint was sent. keys: its block hashes in order; tokens: up to and including each."""
 
     endpoint: str

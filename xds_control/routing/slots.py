@@ -7,6 +7,7 @@ pick, an end or a scrape changes one endpoint.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -27,6 +28,11 @@ Places = npt.NDArray[np.intp]
 
 INFINITE = math.inf
 _CACHED = 2048
+_WIDTH = 6
+_ROW_BYTES = 8 * _WIDTH
+_STATE_BYTES = 8 * 4
+_put_row = struct.Struct("=5d").pack_into
+_put_state = struct.Struct("=4d").pack_into
 _SETTLE_S = 0.5
 """What depends on the whole pool is worked out this often, and at once when an endpoint comes, goes or changes."""
 _GIVEN_S = 900.0
@@ -46,11 +52,13 @@ class Slot:
     speed: factor on its times. kv_capacity, kv_used: tokens; capacity is infinite when unknown.
     eligible: may be picked at all; takes: as a decode endpoint. known: its load is known and fresh.
     belief: tokens its cache is taken to hold. rate: seconds per uncached token. sent: uncached tokens since `sent_at`.
+    busy: monotonic seconds at which its backlog of prefill is reckoned to be done. given: seconds of work sent lately.
     """
 
     __slots__ = (
         "address",
         "belief",
+        "busy",
         "cache",
         "done_at",
         "doubtful",
@@ -58,6 +66,8 @@ class Slot:
         "endpoint",
         "failures",
         "flight",
+        "free",
+        "given",
         "index",
         "info_started",
         "known",
@@ -74,13 +84,14 @@ class Slot:
         "picked_at",
         "rate",
         "read_rate",
+        "release",
         "rest_until",
         "role",
+        "seed",
         "sent",
         "sent_at",
         "speed",
         "stall",
-        "step",
         "takes",
         "told_busy_until",
         "waiting",
@@ -104,7 +115,10 @@ class Slot:
         self.belief = 0.0
         self.limit = INFINITE
         self.stall = 0.0
-        self.step = 0.0
+        self.busy = 0.0
+        self.given = 0.0
+        self.free = INFINITE
+        self.release = 0.0
         self.failures = 0
         self.rest_until = -INFINITE
         self.picked_at = -INFINITE
@@ -120,6 +134,7 @@ class Slot:
         self.told_busy_until = -INFINITE
         self.models: frozenset[str] = frozenset()
         self.rate = 1e-4
+        self.seed = 0
         self.read_rate = 0.0
         self.sent = 0.0
         self.sent_at = -INFINITE
@@ -150,10 +165,13 @@ class Slot:
 
 
 class Columns:
-    """Prices of all slots for one set of cost weights, as columns of one matrix: seconds per uncached token (what it
-    does to the others included), per output token, price of a KV token, and a fixed part, infinite = not now."""
+    """Prices of all slots for one set of cost weights: the rows of a matrix that a request multiplies by a vector.
 
-    __slots__ = ("cost", "fixed", "matrix", "per_need", "per_output", "per_token")
+    A row holds seconds per uncached token (what that does to the others included), per output token, the price of a KV
+    token, a fixed part (infinite = not now), the time at which the backlog is done, and 1, by which `now` is taken off.
+    """
+
+    __slots__ = ("cost", "fixed", "matrix", "per_need", "per_output", "per_token", "ready", "rows")
 
     def __init__(self, cost: CostPolicy, size: int) -> None:
         self.cost = cost
@@ -161,19 +179,26 @@ class Columns:
 
     def resize(self, size: int) -> None:
         """Makes room for so many slots; all must be priced again."""
-        self.matrix: Floats = np.zeros((size, 4), order="F")
+        self.matrix: Floats = np.zeros((size, _WIDTH))
+        self.rows = self.matrix.data
         self.per_token: Floats = self.matrix[:, 0]
         self.per_output: Floats = self.matrix[:, 1]
         self.per_need: Floats = self.matrix[:, 2]
         self.fixed: Floats = self.matrix[:, 3]
+        self.ready: Floats = self.matrix[:, 4]
         self.fixed[:] = INFINITE
+        self.matrix[:, 5] = 1.0
+
+    def put(self, index: int, per_token: float, per_output: float, per_need: float, fixed: float, ready: float) -> None:
+        """Prices one slot."""
+        _put_row(self.rows, index * _ROW_BYTES, per_token, per_output, per_need, fixed, ready)
 
 
 class PoolSlots:
     """All endpoints of one pool, with stable slots: an endpoint keeps its own until it leaves.
 
-    busy: when each endpoint's backlog of prefill is reckoned to be done, monotonic seconds. given: work sent lately.
-    prefill: seconds per uncached token. free, release: KV tokens free, and seconds until one more is.
+    Arrays by slot: prefill: seconds per uncached token; counts: requests in flight; free, release: KV tokens free, and
+    seconds until one more is.
     """
 
     def __init__(self, name: str, policy: PickerPolicy, profiles: Sequence[ProfilePolicy]) -> None:
@@ -207,26 +232,24 @@ class PoolSlots:
         self._epoch = 0.0
         self._settled_at = -INFINITE
         self.congestion = 0.0
+        self.now = 0.0
         self._share_unit = self._share_floor = self._share_cap = 0.0
         self._allocate()
 
     def _allocate(self) -> None:
         """Arrays of `size` slots, with what they held."""
 
-        def grown(name: str, fill: float) -> Floats:
-            values: Floats = np.full(self.size, fill)
-            old = getattr(self, name, None)
-            if old is not None:
-                values[: len(old)] = old
-            return values
-
-        self.busy = grown("busy", 0.0)
-        self.given = grown("given", 0.0)
-        self.prefill = grown("prefill", 0.0)
-        self.free = grown("free", INFINITE)
-        self.release = grown("release", 0.0)
-        self.picked = grown("picked", -INFINITE)
-        self.counts = grown("counts", 0.0)
+        state: Floats = np.zeros((self.size, 4))
+        state[:, 2] = INFINITE
+        before = getattr(self, "state", None)
+        if before is not None:
+            state[: len(before)] = before
+        self.state = state
+        self.state_rows = state.data
+        self.prefill: Floats = state[:, 0]
+        self.counts: Floats = state[:, 1]
+        self.free: Floats = state[:, 2]
+        self.release: Floats = state[:, 3]
         seeds: Words = np.zeros(self.size, dtype=np.uint64)
         old = getattr(self, "seeds", None)
         if old is not None:
@@ -236,12 +259,12 @@ class PoolSlots:
         self.matched: Floats = np.zeros(self.size)
         self.near: npt.NDArray[np.bool_] = np.zeros(self.size, dtype=np.bool_)
         self.spare: Floats = np.zeros(self.size)
-        self.effective: Floats = np.zeros(self.size)
         self._zeros: Floats = np.zeros(self.size)
         self._waits: Floats = np.zeros(self.size)
         self._kv_waits: Floats = np.zeros(self.size)
-        self.vector: Floats = np.zeros(4)
-        self.vector[3] = 1.0
+        self.vector: Floats = np.zeros(_WIDTH)
+        self.vector_data = self.vector.data
+        self.clock: Floats = np.zeros(())
 
     def update(self, pool: PoolSnapshot, now: float) -> None:
         """Takes a new snapshot of the pool; endpoints that are the same object as before cost next to nothing."""
@@ -251,6 +274,7 @@ class PoolSlots:
             return
         before = {one.endpoint.address: one for one in self._previous.endpoints} if self._previous else {}
         self._previous = pool
+        self.now = now
         current = {one.endpoint.address for one in pool.endpoints}
         whole = now >= self._settled_at + _SETTLE_S
         for address in [a for a in self.by_address if a not in current]:
@@ -278,7 +302,7 @@ class PoolSlots:
     def settle(self, now: float) -> None:
         """What depends on the whole pool or on time: neutral loads, speeds, limits, prices. O(endpoints)."""
         policy = self._policy
-        self._settled_at = now
+        self._settled_at = self.now = now
         self.rates.refresh(now)
         slots = list(self.by_address.values())
         capacities = [s.endpoint.capacity for s in slots if s.endpoint.capacity > 0]
@@ -324,9 +348,9 @@ class PoolSlots:
                 self.ranged = self.ranged or slot.label_range is not None
         self.resting = [slot for slot in slots if slot.rest_until > now]
         self.kv_floor = INFINITE
-        # By Little's law: requests per second on one endpoint, times what a token costs each of them.
+        # By Little's law: requests that come to one endpoint per second of its backlog.
         mean = sum(slot.flight.count for slot in slots if slot.takes) / max(1, self.eligible_bits.bit_count())
-        self.congestion = mean / max(0.05, self.rates.now.residence_s) * self.rates.now.prefill
+        self.congestion = mean / max(0.05, self.rates.now.residence_s)
         self._fade(now)
         for slot in slots:
             self.price(slot)
@@ -340,17 +364,17 @@ class PoolSlots:
 
     def _fade(self, now: float) -> None:
         """Lets work given long ago count less, and sets what having been given more than others costs."""
-        if now > self._epoch:
-            self.given *= math.exp(-(now - self._epoch) / _GIVEN_S)
-            self._epoch = now
-        places = self.places(self.eligible_bits)
-        if len(places) < 2:
+        faded = math.exp(-max(0.0, now - self._epoch) / _GIVEN_S)
+        self._epoch = max(self._epoch, now)
+        for slot in self.each():
+            slot.given *= faded
+        given = [slot.given for slot in self.each() if slot.takes]
+        if len(given) < 2:
             self._share_unit = 0.0
             return
-        given = self.given[places]
-        mean = float(given.mean())
+        mean = sum(given) / len(given)
         usual = self.rates.mean_uncached * self.rates.now.prefill
-        self._share_floor = float(given.min())
+        self._share_floor = min(given)
         self._share_cap = 0.5 * mean
         # Until each was given some requests' worth of work, shares are chance.
         self._share_unit = usual / (mean + 20.0 * usual)
@@ -375,39 +399,46 @@ class PoolSlots:
         """Brings an endpoint's columns up to date with its state."""
         rates, i = self.rates.now, slot.index
         count, speed, used = slot.flight.count, slot.speed, slot.kv_used
-        per_token = rates.prefill * speed
-        self.prefill[i] = slot.rate = per_token
-        self.counts[i] = count
+        slot.rate = per_token = rates.prefill * speed
         per_kv_token, per_sequence = rates.per_kv_token, rates.per_sequence
         added = per_sequence + per_kv_token * rates.context
-        slot.step = speed * (rates.base + per_kv_token * used + count * per_sequence)
-        step = slot.step + speed * count * added
+        step = speed * (rates.base + per_kv_token * used + count * (per_sequence + added))
         capacity = slot.kv_capacity
-        use = 0.0
+        use = release = 0.0
+        free = INFINITE
         if capacity != INFINITE:
-            free = self.free[i] = capacity - used
+            free = capacity - used
             if free < self.kv_floor and slot.eligible:
                 self.kv_floor = free
             use = used / capacity
-            self.release[i] = rates.residence_s / (used if use > 0.05 else 0.05 * capacity)
+            release = rates.residence_s / (used if use > 0.05 else 0.05 * capacity)
+        slot.free, slot.release = free, release
+        _put_state(self.state_rows, i * _STATE_BYTES, per_token, count, free, release)
         full = self.index.fullness(i)
         fixed = slot.stall if slot.takes and count < slot.limit else INFINITE
-        over = float(self.given[i]) - self._share_floor
+        over = slot.given - self._share_floor
         if over > self._share_cap:
             over = self._share_cap
         share = over * self._share_unit if over > 0.0 else 0.0
+        ready = slot.busy
+        wait = ready - self.now
+        crowd = self.congestion * wait if wait > 0.0 else 0.0
         for columns in self.column_sets:
             cost = columns.cost
-            columns.per_token[i] = per_token * (1.0 + cost.interference * count + cost.eviction * full)
-            columns.per_output[i] = cost.decode * step
+            need = 0.0
             if use > cost.memory_knee:
                 full_by = (use - cost.memory_knee) / (1.0 - cost.memory_knee)
                 if full_by > 1.5:
                     full_by = 1.5
-                columns.per_need[i] = cost.memory_price * full_by * full_by * rates.residence_s / capacity
-            else:
-                columns.per_need[i] = 0.0
-            columns.fixed[i] = fixed + cost.balance * share + (cost.stale_s if slot.doubtful else 0.0)
+                need = cost.memory_price * full_by * full_by * rates.residence_s / capacity
+            columns.put(
+                i,
+                per_token * (1.0 + cost.interference * count + cost.eviction * full + cost.congestion * crowd),
+                cost.decode * step,
+                need,
+                fixed + cost.balance * share + (cost.stale_s if slot.doubtful else 0.0),
+                ready,
+            )
 
     def places(self, bits: int) -> Places:
         """Slots of a set, as an index array. Remembered, because the same sets come again and again."""
@@ -461,9 +492,9 @@ class PoolSlots:
             raise IndexError(f"slot {index} of pool {self.name} is free")
         return slot
 
-    def wait(self, now: float) -> Floats:
+    def wait(self, columns: Columns, now: float) -> Floats:
         """Seconds of prefill ahead at every slot. The array is scratch."""
-        waits = np.subtract(self.busy, now, out=self._waits)
+        waits = np.subtract(columns.ready, now, out=self._waits)
         return np.maximum(waits, self._zeros, out=waits)
 
     def kv_wait(self, need: float) -> Floats:
@@ -532,22 +563,20 @@ class PoolSlots:
         slot = Slot(index, one)
         self.slots[index] = slot
         self.by_address[slot.address] = slot
-        self.seeds[index] = xxhash.xxh3_64_intdigest(slot.address.encode())
-        self.busy[index] = 0.0
+        slot.seed = xxhash.xxh3_64_intdigest(slot.address.encode())
+        self.seeds[index] = slot.seed
         # A newcomer owes nobody: it begins with what the others were given on average.
-        others = [other.index for other in self.by_address.values() if other is not slot and other.takes]
-        self.given[index] = float(self.given[others].mean()) if others else 0.0
-        self.picked[index] = -INFINITE
+        others = [other.given for other in self.by_address.values() if other is not slot and other.takes]
+        slot.given = sum(others) / len(others) if others else 0.0
         return slot
 
     def _remove(self, slot: Slot) -> None:
         i = slot.index
         del self.by_address[slot.address]
         self.slots[i] = None
-        for columns in self.columns.values():
-            columns.fixed[i] = INFINITE
-            columns.per_need[i] = 0.0
-        self.free[i] = INFINITE
+        for columns in self.column_sets:
+            columns.put(i, 0.0, 0.0, 0.0, INFINITE, 0.0)
+        _put_state(self.state_rows, i * _STATE_BYTES, 0.0, 0.0, INFINITE, 0.0)
         self.index.purge(i)
         self.rates.forget(slot.address)
         self._free_slots.append(i)
@@ -595,12 +624,11 @@ class PoolSlots:
 
         The reckoning is the finer of the two, so it stays as long as the queue does not contradict it.
         """
-        i = slot.index
         rate = self.rates.now.prefill * slot.speed
         later = slot.flight.prefill_since(at) * rate
-        then = float(self.busy[i]) - later - at
+        then = slot.busy - later - at
         # A long prompt that is being read now is in no queue.
-        room = (slot.flight.largest_unread(at) + slot.peer_tokens) * rate + slot.step + _CLOSE_S
+        room = (slot.flight.largest_unread(at) + slot.peer_tokens) * rate + self.rates.now.overhead + _CLOSE_S
         tokens = reading(one, "waiting_tokens")
         if tokens is not None:
             low, high = 0.5 * tokens * rate, 2.0 * tokens * rate + room
@@ -613,16 +641,16 @@ class PoolSlots:
             low, high = max(0.25 * usual, 0.5 * places), max(4.0 * usual, 2.0 * places) + room
         slot.told_busy_until = at + low
         if then > high:
-            self.busy[i] += high - then
+            slot.busy += high - then
         elif low > max(then, 0.0) + _CLOSE_S:
-            self.busy[i] = max(float(self.busy[i]), at + low + later)
+            slot.busy = max(slot.busy, at + low + later)
 
     def restarted(self, slot: Slot) -> None:
         """An engine that began anew has empty caches and nothing in flight from before."""
         self.index.purge(slot.index)
         self.index.set_capacity(slot.index, slot.belief)
         slot.flight.forget()
-        self.busy[slot.index] = 0.0
+        slot.busy = 0.0
         slot.misses = 0
 
 

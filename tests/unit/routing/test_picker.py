@@ -182,7 +182,8 @@ def test_a_long_match_beats_a_short_queue_and_loses_to_a_long_one() -> None:
         state = picker.pool("p")
         assert state is not None
         slot = state.by_address[home.address]
-        state.busy[slot.index] = 1.0 + backlog * 1e-4
+        slot.busy = 1.0 + backlog * 1e-4
+        state.price(slot)
         again = picker.pick(facts(keys=keys), "p", 1.0)
         assert (again.address == home.address) is stays
         assert again.reason == (reasons.PREFIX if stays else reasons.LEAST_COST)
@@ -200,7 +201,8 @@ def test_the_delay_that_a_prefill_does_to_others_counts() -> None:
         picker = picker_of(rows, profile=ProfilePolicy(cost=policy))
         state = picker.pool("p")
         assert state is not None
-        state.busy[state.by_address[address(1)].index] = 0.35  # the idle one has a short queue of prefills
+        state.by_address[address(1)].busy = 0.35  # the idle one has a short queue of prefills
+        state.price(state.by_address[address(1)])
         return picker.pick(facts(keys=keys), "p", 0.0).address
 
     assert where(CostPolicy(decode=0.0, interference=0.0)) == address(0)
@@ -417,7 +419,7 @@ def test_peers_learn_of_prefixes_and_outstanding_work() -> None:
     assert mine is not None
     for slot in mine.each():
         assert state.by_address[slot.address].flight.count == pytest.approx(slot.flight.count, abs=1e-9)
-        assert state.busy[state.by_address[slot.address].index] == pytest.approx(mine.busy[slot.index], abs=0.01)
+        assert state.by_address[slot.address].busy == pytest.approx(slot.busy, abs=0.01)
 
 
 def test_learned_speeds_travel() -> None:
@@ -565,13 +567,16 @@ def test_affinity_is_a_switch_with_release() -> None:
     state = picker.pool("p")
     assert state is not None
     slot = state.by_address[home.address]
-    state.busy[slot.index] = 10.9
+    slot.busy = 10.9
+    state.price(slot)
     assert picker.pick(facts(keys=keys), "p", 10.0).address == home.address  # within the bound
-    state.busy[slot.index] = 21.5
+    slot.busy = 21.5
+    state.price(slot)
     away = picker.pick(facts(keys=keys), "p", 20.0)
     assert away.address != home.address
     unrelated = facts(keys=[*keys[:2], *range(500, 520)])  # a short match binds nobody
-    state.busy[slot.index] = 30.1
+    slot.busy = 30.1
+    state.price(slot)
     assert picker.pick(unrelated, "p", 30.0).address != home.address
 
 
@@ -733,8 +738,8 @@ def test_split_charges_the_prefill_endpoint_and_spreads() -> None:
     assert counts == {address(0): 20, address(1): 20}
     state = picker.pool("p")
     assert state is not None
-    assert state.busy[state.by_address[address(0)].index] > 1.0
-    assert state.busy[state.by_address[address(2)].index] <= 0.001
+    assert state.by_address[address(0)].busy > 1.0
+    assert state.by_address[address(2)].busy <= 0.001
 
 
 def test_without_prefill_endpoints_or_with_the_split_off_decode_does_both() -> None:
