@@ -232,4 +232,3 @@ class Responses:
     def fresh(self, identifier: str) -> bool:
         """False when the outcome of this decision was already observed here. Each decision is asked for once."""
         return self._seen.pop(identifier, identifier) is not None
-
