@@ -6,6 +6,8 @@ import math
 import zlib
 from collections.abc import Mapping
 
+import msgspec
+
 from xds_control.extproc.decide import Pick, Refusal
 from xds_control.extproc.decision import Decision
 from xds_control.fleet.snapshot import Snapshot
@@ -15,6 +17,7 @@ from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing import pick as reasons
 from xds_control.routing.disagg import connector_headers
 from xds_control.routing.explain import Record
+from xds_control.routing.kv_events import Batch
 from xds_control.routing.pick import Pick as Priced
 from xds_control.routing.picker import Picker
 from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState
@@ -101,6 +104,7 @@ class PoolPicker:
             only_cached=control and headers.get("prefer", "").strip().lower() == _IF_AVAILABLE,
             want_scores=self._policy.ext_proc.emit_scores,
             request_id=decision.id,
+            token_ids=self._token_ids(decision),
         )
         if found.addresses:
             told: dict[str, float | str] = {
@@ -170,6 +174,14 @@ class PoolPicker:
             one, now, ended_at=ended, ahead_tokens=one.ahead_tokens, batch=one.batch, prefill=one.prefill
         )
 
+    def kv_events(self, address: str, batch: Batch) -> None:
+        """An endpoint published what its KV cache holds."""
+        self._picker.kv_events(address, batch)
+
+    def kv_lost(self, address: str) -> None:
+        """What an endpoint published before is no longer known."""
+        self._picker.kv_lost(address)
+
     def failed(self, address: str, now: float) -> None:
         """An attempt at an endpoint failed."""
         self._picker.failed(address, now)
@@ -204,6 +216,17 @@ class PoolPicker:
         for rate in share.rates:
             window.rates.add(pool=rate.pool, endpoint=rate.endpoint, state=rate.state)
         window.load.prefix_index_bytes = self._picker.index_bytes
+
+    def _token_ids(self, decision: Decision) -> list[int]:
+        """The prompt's token ids, where they were sent and some endpoint tells which blocks it holds."""
+        text = decision.facts.token_ids
+        slots = self._picker.pool(decision.pool) if text else None
+        if slots is None or not slots.kv.live:
+            return []
+        try:
+            return msgspec.json.decode(text, type=list[int])
+        except msgspec.DecodeError:
+            return []
 
     def _leaves(self, pool: str) -> bool:
         """Whether Envoy's weights get a request for which there is no candidate: not where there is nobody at all."""

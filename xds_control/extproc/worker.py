@@ -17,11 +17,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
 from xds_control.admin.http import HttpEdge
+from xds_control.errors import ConfigError
 from xds_control.extproc.accesslog_service import AccessLogService
 from xds_control.extproc.decide import Decider
 from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.fleet_client import FleetClient, FleetSecurity
 from xds_control.extproc.heap import keep_heap
+from xds_control.extproc.kv_receiver import KvReceiver
+from xds_control.extproc.kv_receiver import sources as kv_sources
 from xds_control.extproc.requests_service import RequestsService
 from xds_control.extproc.server import SERVICE
 from xds_control.extproc.state import ProcessorState
@@ -58,6 +61,8 @@ class Processor:
         self._log = logger("processor")
         self._ready = asyncio.Event()
         self._lag = 0.0
+        self._kv: KvReceiver | None = None
+        self._kv_failed = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops gracefully."""
@@ -99,6 +104,8 @@ class Processor:
     async def _stop(self) -> None:
         await self.health.enter_graceful_shutdown()
         await self.client.stop()
+        if self._kv is not None:
+            await self._kv.stop()
         if self._edge is not None:
             await self._edge.stop(REPORT_STOP_S)
         if self._http is not None:
@@ -142,6 +149,24 @@ class Processor:
             self.client.report_s = self.state.policy.processors.report_s
         if self.state.ready:
             self._ready.set()
+            self._follow_kv_events(snapshot)
+
+    def _follow_kv_events(self, snapshot: Snapshot) -> None:
+        """Listens to engines that publish what their caches hold, where policy says so."""
+        policy, picker = self.state.policy, self.state.picker
+        if policy is None or picker is None:
+            return
+        wanted = kv_sources(snapshot, policy.picker.prefix)
+        if self._kv is None:
+            if not wanted or self._kv_failed:
+                return
+            try:
+                self._kv = KvReceiver(picker.kv_events, picker.kv_lost)
+            except ConfigError as error:
+                self._kv_failed = True
+                self._log.error("kv-events-not-received", error=str(error))
+                return
+        self._kv.follow(wanted)
 
     def _on_taken(self, taken: Any) -> None:
         self.state.on_taken(taken, time.monotonic())

@@ -52,6 +52,8 @@ class Conclusions:
         else:
             tokens = prompt.exact_tokens
             facts.tokens_exact = not prompt.media
+            if len(prompt.body) == 1 and prompt.body[0].startswith("[") and not prompt.body[0].startswith("[["):
+                facts.token_ids = prompt.body[0]
             facts.text_profile |= UNLEARNABLE
         keys, ends = chain(
             head,

@@ -37,6 +37,7 @@ class RequestFacts:
     priority: as the client sent it, None when absent. tenant, service_class: from headers by policy, "" when none.
     model_span: [start, end) of the JSON string value of `model` inside the *decoded* body, quotes included,
     None when absent or not patchable. ambiguous: top-level keys that appear twice (policy bypass risk).
+    token_ids: the prompt as a JSON list of token ids when it came as one, "" when it was text.
     text_profile: kind of text in 53 bits (see `profile`), which the token estimate learns by.
     """
 
@@ -72,4 +73,5 @@ class RequestFacts:
     problem: BodyProblem = BodyProblem.NONE
     detail: str = ""
     text_profile: int = 0
+    token_ids: str = ""
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -232,6 +232,22 @@ class PrefixPolicy(Section, frozen=True):
         float,
         meta("the believed cache shrinks by this share when an answer reports far fewer cached tokens", gt=0, lt=1),
     ] = 0.1
+    events_port: Annotated[
+        int,
+        meta(
+            "port on each endpoint's host where its engine publishes KV events (ZMQ PUB, usually 5557); 0 = none. "
+            "Needs the `kv-events` extra",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
+    events_ranks: Annotated[
+        int, meta("data-parallel ranks of an endpoint; rank r publishes at the port plus r", ge=1, le=1024)
+    ] = 1
+    events_replay_port: Annotated[
+        int, meta("port of the first rank's replay socket (ZMQ ROUTER); 0 = none", ge=0, le=65535)
+    ] = 0
+    events_topic: Annotated[str, meta("topic prefix of the events; empty = all", example="kv@")] = ""
     exact: Annotated[
         Literal["off", "auto"],
         meta("auto = where engines publish KV events and these are received, they replace the belief"),

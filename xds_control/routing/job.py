@@ -10,6 +10,7 @@ import numpy as np
 from xds_control.inspect.facts import RequestFacts
 from xds_control.policy.picker import ProfilePolicy
 from xds_control.routing.affinity import ranks
+from xds_control.routing.kv_index import prompt_keys
 from xds_control.routing.prefix_index import Levels, Path, indices, pack
 from xds_control.routing.slots import INFINITE, Columns, Floats, PoolSlots
 
@@ -84,6 +85,34 @@ class Job:
         self.second = -1  # the next best slot, where the choice was clear
         self.ranked: list[int] | None = None  # slots by falling score, where scorers decide
 
+    def match_exact(self, token_ids: Sequence[int]) -> None:
+        """Looks token ids up in the exact index. Endpoints that publish their blocks are known by these alone."""
+        slots = self.slots
+        live = self.allowed & slots.kv.live
+        by_size: dict[int, int] = {}
+        for slot in slots.of_bits(live):
+            size = slots.kv.block_size(slot.index)
+            if size:
+                by_size[size] = by_size.get(size, 0) | 1 << slot.index
+        found: dict[int, int] = {}
+        for size, bits in by_size.items():
+            for blocks, holders in slots.kv.match(prompt_keys(token_ids, size, self.lora), bits):
+                found[blocks * size] = found.get(blocks * size, 0) | holders
+        known = 0
+        for bits in by_size.values():
+            known |= bits
+        for tokens, bits in self.levels:
+            found[tokens] = found.get(tokens, 0) | bits & ~known
+        # Nested again: who holds more holds less as well.
+        levels: Levels = []
+        holders = 0
+        for tokens in sorted(found, reverse=True):
+            holders |= found[tokens]
+            if holders:
+                levels.insert(0, (tokens, holders))
+        self.levels = levels
+        self.hit_tokens = levels[-1][0] if levels else 0
+
     def match(self, keys: Sequence[int], totals: Sequence[int]) -> None:
         """Looks the prompt's blocks up in the index."""
         if len(keys) != len(totals):
@@ -95,8 +124,8 @@ class Job:
         if len(levels) > _LEVELS:
             # Many short steps: the longest matches stay exact, those between count as the shortest.
             levels = levels[:1] + levels[1 - _LEVELS :]
-        self.levels = levels
         deepest = levels[-1][0] if levels else 0
+        self.levels = [(totals[blocks - 1], bits) for blocks, bits in levels]
         self.hit_tokens = totals[deepest - 1] if deepest else 0
         if self.tie_key is None:
             # What comes after the shared part is what tells request groups apart: every picker finds the same key.
@@ -110,7 +139,7 @@ class Job:
         before = 0
         if levels and levels[0][1] == slots.eligible_bits:
             # What everybody holds, such as a common system prompt, is one subtraction.
-            before = min(self.totals[levels[0][0] - 1], prompt - 1)
+            before = min(levels[0][0], prompt - 1)
             levels = levels[1:]
         _put_vector(slots.vector_data, 0, prompt - before, self.output, prompt + self.output, 1.0, 1.0, -self.now)
         # Where the backlog is done it ends now, so that the product gives the wait.
@@ -121,10 +150,9 @@ class Job:
         if self.need > slots.kv_floor:
             np.add(costs, slots.kv_wait(self.need), out=costs)
         if levels:
-            per_token, totals, spare = columns.per_token, self.totals, slots.spare
+            per_token, spare = columns.per_token, slots.spare
             most = prompt - 1
-            for blocks, bits in levels:
-                tokens = totals[blocks - 1]
+            for tokens, bits in levels:
                 gain = float((tokens if tokens < most else most) - before)
                 if gain <= 0.0:
                     continue
@@ -147,9 +175,9 @@ class Job:
 
     def matched(self, index: int) -> int:
         """Prompt tokens that a slot is believed to hold."""
-        for blocks, bits in reversed(self.levels):
+        for tokens, bits in reversed(self.levels):
             if bits >> index & 1:
-                return min(self.totals[blocks - 1], self.prompt - 1)
+                return min(tokens, self.prompt - 1)
         return 0
 
     def matched_all(self) -> Floats:
@@ -157,8 +185,8 @@ class Job:
         slots = self.slots
         matched = slots.matched
         matched.fill(0.0)
-        for blocks, bits in self.levels:
-            matched[slots.places(bits)] = min(self.totals[blocks - 1], self.prompt - 1)
+        for tokens, bits in self.levels:
+            matched[slots.places(bits)] = min(tokens, self.prompt - 1)
         return matched
 
     def rendezvous(self, places: Sequence[int], key: int) -> list[int]:

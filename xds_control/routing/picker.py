@@ -18,6 +18,7 @@ from xds_control.routing.disagg import wants_split
 from xds_control.routing.explain import Candidate, Record, Records
 from xds_control.routing.filters import allow
 from xds_control.routing.job import Job
+from xds_control.routing.kv_events import Batch, apply
 from xds_control.routing.learn import learn
 from xds_control.routing.outcome import SICK, FinishedLike
 from xds_control.routing.pick import Pick
@@ -95,14 +96,15 @@ class Picker:
         only_cached: bool = False,
         want_scores: bool = False,
         request_id: str = "",
+        token_ids: Sequence[int] = (),
     ) -> Pick:
         """Picks for one request and charges the pick at once.
 
         subset: the data plane's hint, None = none given. only: a further restriction by test header. profile: name;
         "" = as policy says. model, service_class: what the engine will see and what it counts as, when they differ from
         the facts. slo_ttft_s: target for the time to first token, for shedding. token, prefill_token: session tokens
-        that the client sent. only_cached: refuse (412) unless the pick has a prefix of it. Never raises for a
-        request's content.
+        that the client sent. only_cached: refuse (412) unless the pick has a prefix of it. token_ids: the prompt's,
+        where known: matched exactly at endpoints whose KV events are received. Never raises for a request's content.
         """
         slots = self._pools.get(pool)
         if slots is None:
@@ -110,6 +112,8 @@ class Picker:
         job = self._job(slots, facts, now, subset, only, profile, model, service_class, token)
         if isinstance(job, Pick):
             return job
+        if token_ids and slots.kv.live:
+            job.match_exact(token_ids)
         costs, chosen, reason, scores = self._choose(job, want_scores)
         if chosen < 0:
             return Pick(reason=reason, profile=job.name)
@@ -197,6 +201,21 @@ class Picker:
         """An attempt at an endpoint failed: it rests, doubling with each failure in a row."""
         for slots in self._where.get(address, ()):
             self._rest(slots, slots.by_address[address], now)
+
+    def kv_events(self, address: str, batch: Batch) -> None:
+        """An endpoint published what its KV cache holds: the exact index follows, and the belief about sizes."""
+        if self._policy.prefix.exact == "off":
+            return
+        for slots in self._where.get(address, ()):
+            slot = slots.by_address[address]
+            if apply(slots.kv, slot.index, batch):
+                slots.index.purge(slot.index)
+                slots.index.set_capacity(slot.index, slot.belief)
+
+    def kv_lost(self, address: str) -> None:
+        """Events of an endpoint were missed for good, or it started anew: nothing is known exactly any more."""
+        for slots in self._where.get(address, ()):
+            slots.kv.clear(slots.by_address[address].index)
 
     def merge_peers(self, peers: Peers, now: float) -> None:
         """Takes what the other processors did: prefixes sent since, outstanding work as it stands, speeds observed."""

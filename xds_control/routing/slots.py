@@ -16,6 +16,7 @@ import xxhash
 
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot
 from xds_control.policy.picker import CostPolicy, PickerPolicy, ProfilePolicy
+from xds_control.routing.kv_index import KvIndex
 from xds_control.routing.outstanding import InFlight
 from xds_control.routing.prefix_index import PrefixIndex, indices
 from xds_control.routing.rates import PoolRates
@@ -206,6 +207,7 @@ class PoolSlots:
         self._policy = policy
         self.rates = PoolRates(policy.rates)
         self.index = PrefixIndex(policy.prefix.budget_bytes, policy.prefix.ttl_s)
+        self.kv = KvIndex()
         self.slots: list[Slot | None] = []
         self.by_address: dict[str, Slot] = {}
         self.size = 64
@@ -578,6 +580,7 @@ class PoolSlots:
             columns.put(i, 0.0, 0.0, 0.0, INFINITE, 0.0)
         _put_state(self.state_rows, i * _STATE_BYTES, 0.0, 0.0, INFINITE, 0.0)
         self.index.purge(i)
+        self.kv.clear(i)
         self.rates.forget(slot.address)
         self._free_slots.append(i)
 
@@ -648,6 +651,7 @@ class PoolSlots:
     def restarted(self, slot: Slot) -> None:
         """An engine that began anew has empty caches and nothing in flight from before."""
         self.index.purge(slot.index)
+        self.kv.clear(slot.index)
         self.index.set_capacity(slot.index, slot.belief)
         slot.flight.forget()
         slot.busy = 0.0
