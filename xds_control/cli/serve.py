@@ -18,6 +18,7 @@ from xds_control.cli.options import EXIT_BAD_INPUT, fail, policy_option, read_po
 from xds_control.cli.supervise import Child, Supervisor
 from xds_control.observe.logs import configure, logger
 from xds_control.policy.address import join_address, split_address
+from xds_control.policy.processes import ProcessorPolicy
 from xds_control.policy.schema import Policy
 from xds_control.policy.security import FleetSecurity as FleetSecurityPolicy
 from xds_control.routing.forwarded import forwarded_headers
@@ -87,6 +88,11 @@ def control(policy_path: Path, run_dir: Path | None) -> None:
 @click.option("--control", "control_address", required=True, help="Address of control's fleet service.")
 @click.option("--listen", required=True, help="Where ext_proc and access logs are served, ip:port.")
 @click.option("--http", default=None, help="Where /metrics and /healthz are served, ip:port.")
+@click.option("--health", default=None, help="Where gRPC health is served on a port of its own, ip:port.")
+@click.option("--serve-cert", type=_FILE, help="Certificate chain of --listen (PEM): serve TLS.")
+@click.option("--serve-key", type=_FILE, help="Key of --serve-cert (PEM).")
+@click.option("--self-signed", is_flag=True, help="Serve TLS on --listen with a certificate made at the start.")
+@click.option("--share-ports", is_flag=True, help="Let other processors listen on --listen and --health too.")
 @click.option("--id", "identity", default=None, help="Unique name of this processor; host and pid when absent.")
 @click.option("--advertise", default=None, help="Address under which Envoy reaches it, when not --listen.")
 @click.option("--ca", type=_FILE, help="Authorities to trust (PEM): use TLS to control.")
@@ -100,6 +106,11 @@ def processor(
     control_address: str,
     listen: str,
     http: str | None,
+    health: str | None,
+    serve_cert: Path | None,
+    serve_key: Path | None,
+    self_signed: bool,
+    share_ports: bool,
     identity: str | None,
     advertise: str | None,
     ca: Path | None,
@@ -116,12 +127,19 @@ def processor(
     """
     configure(log_level, log_format, process=identity or "processor")
     from xds_control.extproc.fleet_client import FleetSecurity
-    from xds_control.extproc.worker import run_processor
+    from xds_control.extproc.tls import ServerTls
+    from xds_control.extproc.worker import Listening, run_processor
 
     if (cert is None) != (key is None):
         fail("--cert and --key belong together", EXIT_BAD_INPUT)
+    if (serve_cert is None) != (serve_key is None):
+        fail("--serve-cert and --serve-key belong together", EXIT_BAD_INPUT)
+    tls = ServerTls() if self_signed else None
+    if serve_cert is not None:
+        tls = ServerTls(str(serve_cert), str(serve_key))
     security = FleetSecurity(ca, cert, key, token_file, server_name)
-    sys.exit(run_processor(control_address, listen, http, identity, advertise, security))
+    where = Listening(listen, http, health, tls, share_ports)
+    sys.exit(run_processor(control_address, where, identity, advertise, security))
 
 
 @click.command()
@@ -167,7 +185,7 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
                     *me,
                     "processor",
                     *("--control", policy.control.fleet),
-                    *("--listen", nth(policy.processors.listen, index)),
+                    *_serving_options(policy.processors, index),
                     *("--http", http),
                     *("--id", f"processor-{index}"),
                     *("--log-level", policy.log.level),
@@ -198,6 +216,22 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
     return children
 
 
+def _serving_options(processors: ProcessorPolicy, index: int) -> list[str]:
+    """Where a processor that `serve` starts is called, and how."""
+    step = 0 if processors.shared else index
+    words = ["--listen", nth(processors.listen, step)]
+    if processors.health:
+        words += ["--health", nth(processors.health, step)]
+    if processors.shared:
+        words.append("--share-ports")
+    tls = processors.tls
+    if tls is not None and tls.certificate_file is not None and tls.key_file is not None:
+        words += ["--serve-cert", tls.certificate_file, "--serve-key", tls.key_file]
+    elif tls is not None:
+        words.append("--self-signed")
+    return words
+
+
 def _fleet_options(security: FleetSecurityPolicy) -> list[str]:
     """How a processor that `serve` starts reaches the fleet port."""
     client = security.client
@@ -213,7 +247,10 @@ def listeners(policy: Policy, with_envoy: bool) -> list[tuple[str, str]]:
     found = [(f"control.{field}", getattr(policy.control, field)) for field in ("xds", "fleet", "admin", "http")]
     found = [(name, address) for name, address in found if not address.startswith("unix:")]
     for index in range(policy.processors.count):
-        found.append(("processors.listen", nth(policy.processors.listen, index)))
+        if index == 0 or not policy.processors.shared:
+            found.append(("processors.listen", nth(policy.processors.listen, index)))
+            if policy.processors.health:
+                found.append(("processors.health", nth(policy.processors.health, index)))
         found.append(("processors.http", nth(policy.processors.http, index)))
     if with_envoy:
         found += [("envoy.listen", policy.envoy.listen), ("envoy.admin", policy.envoy.admin)]

@@ -24,6 +24,7 @@ class ExtProcEdge:
     """Serves ext_proc and the services added to it. Make it inside a running loop; add services; then `start`.
 
     decider: gives the decider of the next request, so that a new policy takes effect at once.
+    shared: other processes may listen on the same address; the kernel spreads the connections.
     The methods `add_...` are those of a grpc.aio.Server, so that generated code can register services here.
     """
 
@@ -32,10 +33,12 @@ class ExtProcEdge:
         decider: Callable[[], Decider],
         policy: ExtProcPolicy,
         *,
+        shared: bool = False,
         wait: Waiter | None = None,
         observer_factory: Callable[..., Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._shared = shared
         self._native: Http2Server | None = None
         self._grpc: grpc.aio.Server | None = None
         self.address = ""
@@ -51,7 +54,7 @@ class ExtProcEdge:
             self.counters: Counters = native.counters
             self._services: Any = Bridge(self._native)
         else:
-            self._grpc = grpc.aio.server(options=server_options(policy.message_limit, policy.max_streams))
+            self._grpc = grpc.aio.server(options=server_options(policy.message_limit, policy.max_streams, shared))
             service = ExternalProcessorService(decider, wait=wait, observer_factory=observer_factory, clock=clock)
             self._grpc.add_generic_rpc_handlers((service,))
             self.counters = service.counters
@@ -72,7 +75,7 @@ class ExtProcEdge:
         cannot be had, ConfigError when TLS is asked of the grpc transport.
         """
         if self._native is not None:
-            self.address = await self._native.listen(address, tls=tls)
+            self.address = await self._native.listen(address, tls=tls, reuse_port=self._shared)
             return self.address
         assert self._grpc is not None
         if tls is not None:

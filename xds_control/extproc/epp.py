@@ -12,10 +12,6 @@ from grpc_health.v1._async import HealthServicer
 from xds_control.errors import ConfigError
 from xds_control.extproc.server import SERVICE
 
-EXT_PROC_PORT: Final = 9002
-HEALTH_PORT: Final = 9003
-"""Ports that InferencePools name by default."""
-
 LIVENESS: Final = "liveness"
 READY_NAMES: Final = ("", "readiness", SERVICE)
 
@@ -33,9 +29,12 @@ class HealthPort:
         self._server: grpc.aio.Server | None = None
         self.address = ""
 
-    async def start(self, address: str) -> str:
-        """Listens on `host:port`; returns the bound address. Raises ConfigError when it cannot be had."""
-        server = grpc.aio.server()
+    async def start(self, address: str, *, shared: bool = False) -> str:
+        """Listens on `host:port`; returns the bound address. Raises ConfigError when it cannot be had.
+
+        shared: other processes may listen there too.
+        """
+        server = grpc.aio.server(options=[("grpc.so_reuseport", int(shared))])
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
         try:
             port = server.add_insecure_port(address)
@@ -56,8 +55,12 @@ class HealthPort:
         for name in READY_NAMES:
             await self._servicer.set(name, status)
 
+    async def leave(self) -> None:
+        """Not ready from now on."""
+        await self._servicer.enter_graceful_shutdown()
+
     async def stop(self) -> None:
         """Not ready at once, then closed."""
-        await self._servicer.enter_graceful_shutdown()
+        await self.leave()
         if self._server is not None:
             await self._server.stop(0)

@@ -117,12 +117,12 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
         return stream.resume(refusal, self._clock())
 
 
-def server_options(message_limit: int, max_streams: int) -> list[tuple[str, int]]:
+def server_options(message_limit: int, max_streams: int, shared: bool = False) -> list[tuple[str, int]]:
     """grpcio options for a server that takes whole bodies on many streams."""
     return [
         ("grpc.max_receive_message_length", message_limit),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", max_streams),
         ("grpc.http2.max_frame_size", 1 << 20),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shared)),
     ]

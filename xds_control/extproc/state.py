@@ -109,6 +109,9 @@ class ProcessorState:
         finished = observed.finished()
         if finished is None:
             return
+        # An Envoy of ours sends access logs too, which tell more; elsewhere nobody else counts.
+        if self.log is not None and self.policy is not None and self.policy.processors.mode == "endpoint-picker":
+            self.log.add(finished)
         if self.recorder is not None:
             self.recorder.on_finished(finished, observed.last_s)
         if self.reader is not None:

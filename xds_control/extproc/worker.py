@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import uvloop
@@ -21,6 +22,7 @@ from xds_control.errors import ConfigError
 from xds_control.extproc.accesslog_service import AccessLogService
 from xds_control.extproc.decide import Decider
 from xds_control.extproc.edge import ExtProcEdge
+from xds_control.extproc.epp import HealthPort
 from xds_control.extproc.fleet_client import FleetClient, FleetSecurity
 from xds_control.extproc.heap import keep_heap
 from xds_control.extproc.kv_receiver import KvReceiver
@@ -28,6 +30,7 @@ from xds_control.extproc.kv_receiver import sources as kv_sources
 from xds_control.extproc.requests_service import RequestsService
 from xds_control.extproc.server import SERVICE
 from xds_control.extproc.state import ProcessorState
+from xds_control.extproc.tls import Certificates, ServerTls
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.observe.logs import logger
 from xds_control.observe.metrics import Sample, page, sample
@@ -37,27 +40,42 @@ from xds_control.proto import fleet_pb2 as pb
 REPORT_STOP_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a processor listens.
+
+    listen: ext_proc, access logs and health. http: metrics and health pages. health: gRPC health alone. tls: of
+    `listen`. shared: other processors may listen on `listen` and `health` too.
+    """
+
+    listen: str
+    http: str | None = None
+    health: str | None = None
+    tls: ServerTls | None = None
+    shared: bool = False
+
+
 class Processor:
     """Owns the edges of one processor process."""
 
     def __init__(
         self,
         control: str,
-        listen: str,
-        http: str | None,
+        where: Listening,
         identity: str,
         advertise: str,
         security: FleetSecurity | None = None,
     ) -> None:
         self.identity = identity
-        self._listen = listen
-        self._http_address = http
+        self._where = where
+        self._certificates = None if where.tls is None else Certificates(where.tls)
         self.state = ProcessorState(identity, time.monotonic(), time.monotonic)
         self.client = FleetClient(control, identity, advertise, self._on_message, self._window, security=security)
         self.access_log: AccessLogService | None = None
         self.health = HealthServicer()
         self._edge: ExtProcEdge | None = None
         self._http: HttpEdge | None = None
+        self._health_port = HealthPort(lambda: self.ready()[0])
         self._log = logger("processor")
         self._ready = asyncio.Event()
         self._lag = 0.0
@@ -66,11 +84,16 @@ class Processor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops gracefully."""
-        if self._http_address is not None:
+        where = self._where
+        if where.http is not None:
             self._http = HttpEdge(self.metrics, self.ready)
-            await self._http.start(*split_address(self._http_address))
+            await self._http.start(*split_address(where.http))
+        if where.health is not None:
+            await self._health_port.start(where.health, shared=where.shared)
         self.client.start()
-        watchdog = asyncio.create_task(self._measure_lag())
+        beside = [asyncio.create_task(self._measure_lag())]
+        if self._certificates is not None:
+            beside.append(asyncio.create_task(self._certificates.follow()))
         try:
             # Without a policy there is nothing to decide by: until it is here, Envoy finds nobody and fails open.
             waiting = asyncio.create_task(self._ready.wait())
@@ -83,13 +106,19 @@ class Processor:
                 gc.freeze()
                 await stopping
         finally:
-            watchdog.cancel()
+            for task in beside:
+                task.cancel()
             await self._stop()
 
     async def _serve(self) -> None:
         assert self.state.log is not None
         assert self.state.policy is not None
-        edge = ExtProcEdge(self._decider, self.state.policy.ext_proc, observer_factory=self.state.observer)
+        edge = ExtProcEdge(
+            self._decider,
+            self.state.policy.ext_proc,
+            shared=self._where.shared,
+            observer_factory=self.state.observer,
+        )
         self.access_log = AccessLogService(self.state.log, self._on_taken)
         registrar: Any = edge  # takes services as a grpc.aio.Server does
         self.access_log.add_to(registrar)
@@ -97,17 +126,20 @@ class Processor:
         health_pb2_grpc.add_HealthServicer_to_server(self.health, registrar)
         for name in ("", "liveness", "readiness", SERVICE):
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await edge.start(self._listen)
+        await edge.start(self._where.listen, None if self._certificates is None else self._certificates.context)
         self._edge = edge
-        self._log.info("processor-serves", address=self._listen)
+        await self._health_port.update()
+        self._log.info("processor-serves", address=self._where.listen)
 
     async def _stop(self) -> None:
         await self.health.enter_graceful_shutdown()
+        await self._health_port.leave()
         await self.client.stop()
         if self._kv is not None:
             await self._kv.stop()
         if self._edge is not None:
             await self._edge.stop(REPORT_STOP_S)
+        await self._health_port.stop()
         if self._http is not None:
             await self._http.stop()
 
@@ -199,8 +231,7 @@ def _rss() -> int:
 
 def run_processor(
     control: str,
-    listen: str,
-    http: str | None,
+    where: Listening,
     identity: str | None = None,
     advertise: str | None = None,
     security: FleetSecurity | None = None,
@@ -216,11 +247,11 @@ def run_processor(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await Processor(control, listen, http, name, advertise or listen, security).run(stop)
+        await Processor(control, where, name, advertise or where.listen, security).run(stop)
 
     try:
         uvloop.run(main())
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         logger("processor").error("cannot-serve", error=str(error))
         return 1
     return 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from xds_control.policy.address import check_listen
 from xds_control.policy.base import Section, meta
@@ -57,6 +59,25 @@ class ControlPolicy(Section, frozen=True):
             check_listen(self.admin, "admin")
 
 
+LISTEN: Final = {"envoy": "127.0.0.1:18010", "endpoint-picker": "0.0.0.0:9002"}
+HEALTH: Final = {"envoy": "", "endpoint-picker": "0.0.0.0:9003"}
+"""Where processors listen when policy does not say; 9002 and 9003 are what InferencePools name by default."""
+
+
+class ProcessorTls(Section, frozen=True):
+    """TLS of the processors' port. Endpoint pickers usually have it, and data planes do not check the certificate."""
+
+    certificate_file: Annotated[
+        str | None,
+        meta("PEM file with the certificate chain; absent = self-signed, made at each start (needs `openssl`)"),
+    ] = None
+    key_file: Annotated[str | None, meta("PEM file with its key")] = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together: give both or neither")
+
+
 class RequestRecords(Section, frozen=True):
     """Requests that each processor keeps for `xds-control requests` and `explain`; never their prompts."""
 
@@ -76,10 +97,33 @@ class ProcessorPolicy(Section, frozen=True):
     count: Annotated[
         int, meta("processors on this machine, about one per spare core; 0 runs ring 1 alone", ge=0, le=256)
     ] = 1
+    mode: Annotated[
+        Literal["envoy", "endpoint-picker"],
+        meta(
+            "who calls. envoy: Envoys that control configures; endpoint-picker: a Gateway API data plane, so all "
+            "processors share one port and one health port (the kernel spreads the connections)"
+        ),
+    ] = "envoy"
     listen: Annotated[
         str,
-        meta("address of the first processor's ext_proc and access log port; the next ones count the port up"),
-    ] = "127.0.0.1:18010"
+        meta(
+            "address of the first processor's ext_proc and access log port; the next ones count the port up. When "
+            "absent 127.0.0.1:18010, or 0.0.0.0:9002 as an endpoint picker"
+        ),
+    ] = ""
+    health: Annotated[
+        str,
+        meta(
+            "address of a port of its own for gRPC health: `liveness`, and `readiness`, the empty name and ext_proc's, "
+            "which serve once a policy and a snapshot are there; counts up like `listen`. When absent none, or "
+            "0.0.0.0:9003 as an endpoint picker",
+            example="0.0.0.0:9003",
+        ),
+    ] = ""
+    tls: Annotated[
+        ProcessorTls | None,
+        meta("TLS of `listen`, none = plain text; its files are read again when they change"),
+    ] = None
     http: Annotated[
         str, meta("address of the first processor's `/metrics` and `/healthz`; the next ones count the port up")
     ] = "127.0.0.1:18110"
@@ -97,8 +141,17 @@ class ProcessorPolicy(Section, frozen=True):
     ] = 0.5
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "listen", self.listen or LISTEN[self.mode])
+        msgspec.structs.force_setattr(self, "health", self.health or HEALTH[self.mode])
         check_listen(self.listen, "listen")
         check_listen(self.http, "http")
+        if self.health:
+            check_listen(self.health, "health")
+
+    @property
+    def shared(self) -> bool:
+        """Whether all processors listen on the same ports."""
+        return self.mode == "endpoint-picker"
 
 
 class LogPolicy(Section, frozen=True):

@@ -131,6 +131,15 @@ class AccessLog:
                 self.trouble["not-an-end"] += 1
         return Taken(finished, failed)
 
+    def add(self, one: Finished) -> None:
+        """Sums an outcome that was learned elsewhere than from an access log."""
+        service_class = self._class_of(one.service_class)
+        self._sum(
+            *(one.pool, one.endpoint, service_class, one.kind, one.status, one.streamed, one.attempts),
+            *(one.ttft_s, one.decode_s, one.e2e_s, one.queue_s),
+            *(one.prompt_tokens, one.completion_tokens, one.cached_tokens),
+        )
+
     def drain(self, now: float) -> fleet_pb2.Window:
         """The window since the last call, and begins a new one. Rows without requests do not exist."""
         window = self._window
@@ -267,6 +276,66 @@ class AccessLog:
             lasted = _seconds(common.duration) or ended or 0.0
             ended_unix_s = common.start_time.seconds + common.start_time.nanos * _NANO + lasted
 
+        message = self._sum(
+            *(pool, endpoint, service_class, kind, status, streamed, attempts),
+            *(ttft_s, decode_s, e2e_s, queue_s, prompt, completion, cached),
+        )
+        if headers:
+            self._orca(message, headers)
+
+        return Finished(
+            id=request_id,
+            pool=pool,
+            endpoint=endpoint,
+            model=model,
+            service_class=service_class,
+            tenant=tenant,
+            api=api,
+            processor=processor,
+            pick=pick,
+            kind=kind,
+            ok=ok,
+            streamed=streamed,
+            status=status,
+            attempts=attempts,
+            prompt_bytes=prompt_bytes,
+            prompt_tokens_est=prompt_est,
+            output_tokens_est=output_est,
+            matched_tokens=matched,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            ttft_s=ttft_s,
+            decode_s=decode_s,
+            e2e_s=e2e_s,
+            queue_s=queue_s,
+            text_profile=profile,
+            images=images,
+            ahead_tokens=ahead,
+            batch=batch,
+            prefill=prefill,
+            ended_unix_s=ended_unix_s,
+        )
+
+    def _sum(
+        self,
+        pool: str,
+        endpoint: str,
+        service_class: str,
+        kind: Kind,
+        status: int,
+        streamed: bool,
+        attempts: int,
+        ttft_s: float | None,
+        decode_s: float | None,
+        e2e_s: float | None,
+        queue_s: float | None,
+        prompt: int | None,
+        completion: int | None,
+        cached: int | None,
+    ) -> fleet_pb2.Outcomes:
+        """Adds one outcome to its row; the row's message."""
+        ok = kind == "ok"
         row = self._row(pool, endpoint, service_class)
         message = row.message
         message.requests += 1
@@ -304,42 +373,7 @@ class AccessLog:
             if completion is not None:
                 message.completion_tokens += completion
         self._judge(message, service_class, kind, ttft_s, queue_s, tpot_s, e2e_s)
-        if headers:
-            self._orca(message, headers)
-
-        return Finished(
-            id=request_id,
-            pool=pool,
-            endpoint=endpoint,
-            model=model,
-            service_class=service_class,
-            tenant=tenant,
-            api=api,
-            processor=processor,
-            pick=pick,
-            kind=kind,
-            ok=ok,
-            streamed=streamed,
-            status=status,
-            attempts=attempts,
-            prompt_bytes=prompt_bytes,
-            prompt_tokens_est=prompt_est,
-            output_tokens_est=output_est,
-            matched_tokens=matched,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            cached_tokens=cached,
-            ttft_s=ttft_s,
-            decode_s=decode_s,
-            e2e_s=e2e_s,
-            queue_s=queue_s,
-            text_profile=profile,
-            images=images,
-            ahead_tokens=ahead,
-            batch=batch,
-            prefill=prefill,
-            ended_unix_s=ended_unix_s,
-        )
+        return message
 
     def _unsaid(self, endpoint: str) -> int | None:
         """Cached tokens of an answer with usage that does not mention them. vLLM and SGLang leave a zero out: it is one

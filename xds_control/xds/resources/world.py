@@ -51,7 +51,8 @@ class WorldBuilder:
             for pool in policy.pools
         }
         if policy.processors.count:
-            clusters[PROCESSOR_CLUSTER] = resource("processors", (), processor_cluster)
+            tls = policy.processors.tls is not None
+            clusters[PROCESSOR_CLUSTER] = resource("processors", (tls,), lambda: processor_cluster(tls))
         filters = (envoy, policy.processors, policy.ext_proc, forwarded)
         routes = (
             envoy,
