@@ -16,9 +16,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.envoy.data_planes import PLANES, SERVICE, DataPlane, running
-from tests.envoy.harness import Product, eventually, free_ports
+from tests.envoy.harness import Product, eventually, free_port_block, free_ports
 from tests.envoy.traffic import CHAT, FAST_SCRAPE, body
 from xds_control.policy.processes import ProcessorPolicy
+from xds_control.proto import admin_pb2, admin_pb2_grpc
 
 Start = Callable[..., Awaitable[Product]]
 READY = ("", "readiness", SERVICE)
@@ -32,6 +33,7 @@ def policy(
         "mode": "endpoint-picker",
         "listen": f"127.0.0.1:{ports[0]}",
         "health": f"127.0.0.1:{ports[1]}",
+        "private": f"127.0.0.1:{free_port_block(count)}",
         "count": count,
     }
     pool = {"name": "chat", "models": ["demo"], "engine": "vllm", "endpoints": [{"address": a} for a in addresses]}
@@ -147,6 +149,11 @@ async def test_an_envoy_of_each_data_plane_obeys_the_picks(
             return sum(float(line.rpartition(" ")[2]) for line in lines if 'outcome="ok"' in line) == 25
 
         await eventually(ends_known, 5, "the ends of all requests")
+        # Control asks each processor on its own port, whatever they share.
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{product.ports['admin']}") as channel:
+            admin: Any = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+            kept = await admin.ListRequests(admin_pb2.ListRequestsRequest())
+        assert not kept.unreachable
 
         # Two processors share the port; one may go. Without any, the failure mode decides.
         product.kill("processor-0")

@@ -15,7 +15,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         *("xds", "fleet", "admin", "http", "store", "history", "peers_s", "watch"),
         *("admin_security", "fleet_security"),
     ),
-    "processors": ("count", "mode", "listen", "health", "tls", "http", "restart_backoff_s"),
+    "processors": ("count", "mode", "listen", "health", "private", "tls", "http", "restart_backoff_s"),
     "envoy": ("admin", "concurrency", "node_id", "node_cluster", "xds"),
     "ext_proc": ("transport", "max_streams", "max_body_bytes"),
     "xds": tuple(XdsPolicy.__struct_fields__),

@@ -89,6 +89,7 @@ def control(policy_path: Path, run_dir: Path | None) -> None:
 @click.option("--listen", required=True, help="Where ext_proc and access logs are served, ip:port.")
 @click.option("--http", default=None, help="Where /metrics and /healthz are served, ip:port.")
 @click.option("--health", default=None, help="Where gRPC health is served on a port of its own, ip:port.")
+@click.option("--private", default=None, help="One more port like --listen, plain text and not shared, ip:port.")
 @click.option("--serve-cert", type=_FILE, help="Certificate chain of --listen (PEM): serve TLS.")
 @click.option("--serve-key", type=_FILE, help="Key of --serve-cert (PEM).")
 @click.option("--self-signed", is_flag=True, help="Serve TLS on --listen with a certificate made at the start.")
@@ -107,6 +108,7 @@ def processor(
     listen: str,
     http: str | None,
     health: str | None,
+    private: str | None,
     serve_cert: Path | None,
     serve_key: Path | None,
     self_signed: bool,
@@ -138,7 +140,7 @@ def processor(
     if serve_cert is not None:
         tls = ServerTls(str(serve_cert), str(serve_key))
     security = FleetSecurity(ca, cert, key, token_file, server_name)
-    where = Listening(listen, http, health, tls, share_ports)
+    where = Listening(listen, http, health, private, tls, share_ports)
     sys.exit(run_processor(control_address, where, identity, advertise, security))
 
 
@@ -222,6 +224,8 @@ def _serving_options(processors: ProcessorPolicy, index: int) -> list[str]:
     words = ["--listen", nth(processors.listen, step)]
     if processors.health:
         words += ["--health", nth(processors.health, step)]
+    if processors.private:
+        words += ["--private", nth(processors.private, index)]
     if processors.shared:
         words.append("--share-ports")
     tls = processors.tls
@@ -251,6 +255,8 @@ def listeners(policy: Policy, with_envoy: bool) -> list[tuple[str, str]]:
             found.append(("processors.listen", nth(policy.processors.listen, index)))
             if policy.processors.health:
                 found.append(("processors.health", nth(policy.processors.health, index)))
+        if policy.processors.private:
+            found.append(("processors.private", nth(policy.processors.private, index)))
         found.append(("processors.http", nth(policy.processors.http, index)))
     if with_envoy:
         found += [("envoy.listen", policy.envoy.listen), ("envoy.admin", policy.envoy.admin)]

@@ -68,14 +68,17 @@ class ExtProcEdge:
         """As of grpc.aio.Server."""
         self._services.add_registered_method_handlers(service, dict(handlers))
 
-    async def start(self, address: str, tls: ssl.SSLContext | None = None) -> str:
-        """Listens on `host:port`, `[ipv6]:port` or `unix:/path`; returns the bound address.
+    async def start(self, address: str, tls: ssl.SSLContext | None = None, *, own: bool = False) -> str:
+        """Listens on `host:port`, `[ipv6]:port` or `unix:/path`; returns the bound address. The native transport may
+        listen on several.
+
+        own: nobody else may listen there, though `shared`.
 
         tls: for the native transport; grpcio takes credentials of its own kind. Raises OSError when the address
         cannot be had, ConfigError when TLS is asked of the grpc transport.
         """
         if self._native is not None:
-            self.address = await self._native.listen(address, tls=tls, reuse_port=self._shared)
+            self.address = await self._native.listen(address, tls=tls, reuse_port=self._shared and not own)
             return self.address
         assert self._grpc is not None
         if tls is not None:

@@ -44,13 +44,15 @@ REPORT_STOP_S = 1.0
 class Listening:
     """Where a processor listens.
 
-    listen: ext_proc, access logs and health. http: metrics and health pages. health: gRPC health alone. tls: of
-    `listen`. shared: other processors may listen on `listen` and `health` too.
+    listen: ext_proc, access logs and health. http: metrics and health pages. health: gRPC health alone. private: the
+    same as `listen`, in plain text and for this processor alone. tls: of `listen`. shared: other processors may listen
+    on `listen` and `health` too.
     """
 
     listen: str
     http: str | None = None
     health: str | None = None
+    private: str | None = None
     tls: ServerTls | None = None
     shared: bool = False
 
@@ -127,6 +129,8 @@ class Processor:
         for name in ("", "liveness", "readiness", SERVICE):
             await self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
         await edge.start(self._where.listen, None if self._certificates is None else self._certificates.context)
+        if self._where.private is not None:
+            await edge.start(self._where.private, own=True)
         self._edge = edge
         await self._health_port.update()
         self._log.info("processor-serves", address=self._where.listen)
@@ -247,7 +251,7 @@ def run_processor(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await Processor(control, where, name, advertise or where.listen, security).run(stop)
+        await Processor(control, where, name, advertise or where.private or where.listen, security).run(stop)
 
     try:
         uvloop.run(main())

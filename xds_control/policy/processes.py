@@ -61,6 +61,7 @@ class ControlPolicy(Section, frozen=True):
 
 LISTEN: Final = {"envoy": "127.0.0.1:18010", "endpoint-picker": "0.0.0.0:9002"}
 HEALTH: Final = {"envoy": "", "endpoint-picker": "0.0.0.0:9003"}
+PRIVATE: Final = {"envoy": "", "endpoint-picker": "127.0.0.1:18010"}
 """Where processors listen when policy does not say; 9002 and 9003 are what InferencePools name by default."""
 
 
@@ -120,9 +121,17 @@ class ProcessorPolicy(Section, frozen=True):
             example="0.0.0.0:9003",
         ),
     ] = ""
+    private: Annotated[
+        str,
+        meta(
+            "address of one more port of the first processor, plain text and its own; the next ones count it up. "
+            "Control asks processors there, and Envoys that take processors over EDS call it. When absent none, or "
+            "127.0.0.1:18010 as an endpoint picker"
+        ),
+    ] = ""
     tls: Annotated[
         ProcessorTls | None,
-        meta("TLS of `listen`, none = plain text; its files are read again when they change"),
+        meta("TLS of `listen` of an endpoint picker, none = plain text; its files are read again when they change"),
     ] = None
     http: Annotated[
         str, meta("address of the first processor's `/metrics` and `/healthz`; the next ones count the port up")
@@ -143,10 +152,14 @@ class ProcessorPolicy(Section, frozen=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "listen", self.listen or LISTEN[self.mode])
         msgspec.structs.force_setattr(self, "health", self.health or HEALTH[self.mode])
+        msgspec.structs.force_setattr(self, "private", self.private or PRIVATE[self.mode])
         check_listen(self.listen, "listen")
         check_listen(self.http, "http")
-        if self.health:
-            check_listen(self.health, "health")
+        for field in ("health", "private"):
+            if getattr(self, field):
+                check_listen(getattr(self, field), field)
+        if self.tls is not None and not self.shared:
+            raise ValueError("tls is served in mode endpoint-picker only")
 
     @property
     def shared(self) -> bool:

@@ -60,8 +60,8 @@ def cross_check(policy: Policy) -> Iterator[tuple[Path, str]]:
     """(YAML path, sentence) of everything that is wrong between sections."""
     yield from _pools(policy)
     yield from _pool_names(policy)
-    if policy.processors.tls is not None and policy.ext_proc.transport != "native":
-        yield ("ext_proc", "transport"), "with processors.tls only the native transport is served"
+    if policy.processors.shared and policy.ext_proc.transport != "native":
+        yield ("ext_proc", "transport"), "an endpoint picker is served by the native transport"
 
 
 def _pools(policy: Policy) -> Iterator[tuple[Path, str]]:

@@ -61,7 +61,7 @@ def eds_only_bootstrap(policy: Policy, xds_address: str, forwarded: Sequence[str
     )
     clusters = [xds_cluster(xds_address), *(pool_cluster(pool, policy.envoy, policy.weights) for pool in policy.pools)]
     if policy.processors.count:
-        clusters.append(processor_cluster(policy.processors.tls is not None))
+        clusters.append(processor_cluster())
     return Bootstrap(
         node=Node(id=policy.envoy.node_id, cluster=policy.envoy.node_cluster),
         admin=Admin(address=socket_address(policy.envoy.admin)),

@@ -31,7 +31,7 @@ from envoy_data_plane.envoy.extensions.load_balancing_policies.override_host.v3 
 from envoy_data_plane.envoy.extensions.load_balancing_policies.random.v3 import Random
 from envoy_data_plane.envoy.extensions.load_balancing_policies.ring_hash.v3 import RingHash
 from envoy_data_plane.envoy.extensions.load_balancing_policies.round_robin.v3 import RoundRobin
-from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import CommonTlsContext, UpstreamTlsContext
+from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import UpstreamTlsContext
 from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
 from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google import protobuf as pb
@@ -78,11 +78,8 @@ def pool_cluster(pool: PoolPolicy, envoy: EnvoyPolicy, weights: WeightsPolicy | 
     )
 
 
-def processor_cluster(tls: bool = False, connect_timeout_s: float = 0.25) -> Cluster:
-    """The processors: ext_proc and access logs, found by EDS like everything else.
-
-    tls: whether they serve TLS. Their certificates are not checked: they may be self-signed.
-    """
+def processor_cluster(connect_timeout_s: float = 0.25) -> Cluster:
+    """The processors: ext_proc and access logs, found by EDS like everything else."""
     return Cluster(
         name=PROCESSOR_CLUSTER,
         type=ClusterDiscoveryType.EDS,
@@ -107,7 +104,6 @@ def processor_cluster(tls: bool = False, connect_timeout_s: float = 0.25) -> Clu
         ),
         ignore_health_on_host_removal=True,
         typed_extension_protocol_options=http2_upstream(),
-        transport_socket=_unchecked_tls() if tls else None,
     )
 
 
@@ -150,11 +146,6 @@ def _breakers(limit: int) -> CircuitBreakers:
             )
         ]
     )
-
-
-def _unchecked_tls() -> TransportSocket:
-    context = UpstreamTlsContext(common_tls_context=CommonTlsContext(alpn_protocols=["h2"]))
-    return TransportSocket(name="envoy.transport_sockets.tls", typed_config=pb.Any.pack(context))
 
 
 def _tls() -> TransportSocket:

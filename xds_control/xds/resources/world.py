@@ -51,8 +51,7 @@ class WorldBuilder:
             for pool in policy.pools
         }
         if policy.processors.count:
-            tls = policy.processors.tls is not None
-            clusters[PROCESSOR_CLUSTER] = resource("processors", (tls,), lambda: processor_cluster(tls))
+            clusters[PROCESSOR_CLUSTER] = resource("processors", (), processor_cluster)
         filters = (envoy, policy.processors, policy.ext_proc, forwarded)
         routes = (
             envoy,
