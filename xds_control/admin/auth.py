@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 
 from xds_control.admin.service import ROLES, Context, Role, claimed_user
-from xds_control.errors import ConfigError
+from xds_control.errors import ConfigError, XdsControlError
 from xds_control.observe.logs import logger
 from xds_control.policy.security import AdminSecurity, FleetSecurity, TlsFiles
 from xds_control.policy.xds import XdsTls
@@ -22,6 +22,22 @@ OPEN: Final = ("/grpc.health.v1.Health/",)
 MAX_PEERS: Final = 10_000
 WINDOW_S: Final = 60.0
 _ROLES: Final = {"view": Role.VIEW, "operate": Role.OPERATE, "admin": Role.ADMIN}
+
+
+class Refused(XdsControlError):
+    """The caller has no valid token."""
+
+    code = "unauthenticated"
+    grpc_status = "UNAUTHENTICATED"
+    http_status = 401
+
+
+class TooManyGuesses(Refused):
+    """Too many wrong tokens came from one address within a minute."""
+
+    code = "too-many-guesses"
+    grpc_status = "RESOURCE_EXHAUSTED"
+    http_status = 429
 
 
 def check_admin(address: str, policy: AdminSecurity) -> None:
@@ -104,6 +120,24 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         name, _role = self._caller(context)
         return name or claimed_user(context)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has to say who they are."""
+        return not self._tokens and not self._certificates
+
+    def check_token(self, authorization: str, address: str) -> None:
+        """Lets the holder of a bearer token look, outside of gRPC. Raises Refused."""
+        now = self._clock()
+        if self._guesses.too_many(address, now):
+            self.refused += 1
+            raise TooManyGuesses("too many wrong tokens; wait a minute")
+        if self._by_token(authorization)[1] is None:
+            self.refused += 1
+            if authorization:
+                self._guesses.wrong(address, now)
+            self._log.warning("admin-refused", peer=address, method="http", reason="no valid token")
+            raise Refused("a valid bearer token is required")
+
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
@@ -112,7 +146,7 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         return _guarded(handler, lambda context: self._check(method, context))
 
     async def _check(self, method: str, context: Context[Any, Any]) -> None:
-        if not self._tokens and not self._certificates:
+        if self.is_open:
             return
         now, address = self._clock(), _address(context)
         if self._guesses.too_many(address, now):
@@ -133,15 +167,20 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc,unused-ignore]
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
 
     def _caller(self, context: Context[Any, Any]) -> tuple[str, Role | None]:
-        """(name, role). Every token is compared, so that the time tells nothing of which one was close."""
+        """(name, role), by the token or else by the client certificate."""
         authorization = _authorization(context)
+        found = self._by_token(authorization)
+        if found[1] is None and self._certificates and not authorization:
+            common = next(iter(context.auth_context().get("x509_common_name") or ()), b"")
+            found = (f"certificate {common.decode('utf-8', 'replace')}"[:128], self._certificate_role)
+        return found
+
+    def _by_token(self, authorization: str) -> tuple[str, Role | None]:
+        """(name, role). Every token is compared, so that the time tells nothing of which one was close."""
         found: tuple[str, Role | None] = ("", None)
         for name, role, tokens in self._tokens:
             if tokens.accepts(authorization):
                 found = (name, role)
-        if found[1] is None and self._certificates and not authorization:
-            common = next(iter(context.auth_context().get("x509_common_name") or ()), b"")
-            found = (f"certificate {common.decode('utf-8', 'replace')}"[:128], self._certificate_role)
         return found
 
 

@@ -40,6 +40,7 @@ from xds_control.admin.service import AdminService
 from xds_control.admin.shadow import Shadow
 from xds_control.admin.state_view import state_view
 from xds_control.admin.switching import Switching
+from xds_control.admin.web import WebApi
 from xds_control.discovery.dns import Resolver
 from xds_control.discovery.targets import endpoints, names_to_resolve
 from xds_control.errors import ConfigError, PolicyError
@@ -133,7 +134,10 @@ class Control:
         await self._serve_fleet()
         self.publish_world()
         await self.xds.start(policy.control.xds)
-        http = HttpEdge(self.metrics, self.ready, lambda: state_view(self.core, time.monotonic()))
+        self.gate = AdminGate(policy.control.admin_security)
+        http = HttpEdge(self.metrics, self.ready)
+        web = WebApi(self.backend, self.gate, policy.control.http, lambda: state_view(self.core, time.monotonic()))
+        web.add_to(http.app)
         await http.start(*split_address(policy.control.http))
         await self._serve_admin()
         running = {"ticks": self._ticks, "estimates": self._share_estimates}
@@ -270,9 +274,9 @@ class Control:
     async def _serve_admin(self) -> None:
         address, security = self.policy.control.admin, self.policy.control.admin_security
         check_admin(address, security)
-        gate = self.gate = AdminGate(security)
-        service = AdminService(self.backend, gate.who)
-        _port, stop = await serve_admin(address, service, credentials(security.tls), [gate])
+        assert self.gate is not None
+        service = AdminService(self.backend, self.gate.who)
+        _port, stop = await serve_admin(address, service, credentials(security.tls), [self.gate])
         self._stoppers.append(stop)
         if address.startswith("unix:"):
             os.chmod(address.removeprefix("unix:"), 0o600)

@@ -1,4 +1,4 @@
-"""Control's HTTP side: metrics, health, and the state as JSON."""
+"""The HTTP side of a process: metrics and health; of control also the page (`web`)."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+MAX_BODY_BYTES = 16 << 20
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HttpEdge:
-    """Serves `/metrics`, `/healthz`, `/readyz` and `/api/v1/state` on one address.
+    """Serves `/metrics`, `/healthz` and `/readyz` on one address, and what else is added to `app`.
 
-    ready: () → (whether traffic can be served, details by name). state: () → plain values for JSON.
+    ready: () → (whether traffic can be served, details by name).
     """
 
     def __init__(
         self,
         metrics: Callable[[], bytes],
         ready: Callable[[], tuple[bool, dict[str, Any]]],
-        state: Callable[[], Any] | None = None,
     ) -> None:
         self._metrics = metrics
         self._ready = ready
-        self._state = state
         self._runner: web.AppRunner | None = None
-        self.app = web.Application()
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES)
         self.app.router.add_get("/metrics", self._get_metrics)
         self.app.router.add_get("/healthz", self._get_healthz)
         self.app.router.add_get("/readyz", self._get_readyz)
-        if state is not None:
-            self.app.router.add_get("/api/v1/state", self._get_state)
 
     async def start(self, host: str, port: int) -> None:
         """Listens. Raises OSError when the address cannot be used."""
@@ -54,10 +51,6 @@ class HttpEdge:
     async def _get_readyz(self, _request: web.Request) -> web.Response:
         ready, detail = self._ready()
         return _json({"ready": ready, **detail}, 200 if ready else 503)
-
-    async def _get_state(self, _request: web.Request) -> web.Response:
-        assert self._state is not None
-        return _json(self._state(), 200)
 
 
 def _json(value: Any, status: int) -> web.Response:

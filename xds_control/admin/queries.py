@@ -140,6 +140,10 @@ class Queries:
             raise Unknown(f"snapshot {error.args[0]} is not kept (any more)") from error
         return pb.CompareSnapshotsResponse(moves=[views.move_message(move) for move in moves])
 
+    def clients(self) -> pb.ListClientsResponse:
+        """The connected xDS clients."""
+        return pb.ListClientsResponse(clients=[views.client_message(one) for one in self._backend.xds_clients()])
+
     def processors(self, now: float) -> pb.ListProcessorsResponse:
         """The processors by name."""
         snapshot = self._backend.snapshot()

@@ -131,10 +131,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._answer(context, lambda: self._backend.requests(request))
 
     async def ListClients(self, request: pb.ListClientsRequest, context: Context[Any, Any]) -> pb.ListClientsResponse:
-        return await self._answer(
-            context,
-            lambda: pb.ListClientsResponse(clients=[views.client_message(one) for one in self._backend.xds_clients()]),
-        )
+        return await self._answer(context, self._queries.clients)
 
     async def ListProcessors(
         self, request: pb.ListProcessorsRequest, context: Context[Any, Any]

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from xds_control.admin.plain import plain
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.events import event_table
 from xds_control.cli.output import (
@@ -21,7 +22,6 @@ from xds_control.cli.output import (
     optional,
     output_option,
     percent,
-    plain,
     seconds,
     state,
 )

@@ -16,6 +16,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from xds_control.admin.plain import plain
+
 Justify = Literal["left", "right"]
 
 PIPED_WIDTH = 10_000
@@ -65,25 +67,6 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
         if not parts or "".join(number + unit for number, unit in parts) != text:
             self.fail(f"{value!r} is not a duration such as 90s, 10m, 2h or 1h30m", param, ctx)
         return sum(float(number) * self._UNITS[unit] for number, unit in parts)
-
-
-def plain(value: Any) -> Any:
-    """A message as plain values: numbers stay numbers, unknown optional fields are null."""
-    if isinstance(value, Message):
-        made: dict[str, Any] = {}
-        for field in value.DESCRIPTOR.fields:
-            if field.has_presence and not value.HasField(field.name):
-                made[field.name] = None
-            else:
-                made[field.name] = plain(getattr(value, field.name))
-        return made
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, str | bool | int | float) or value is None:
-        return value
-    if hasattr(value, "items"):
-        return {str(key): plain(item) for key, item in sorted(value.items())}
-    return [plain(item) for item in value]
 
 
 def emit(output: str, value: Any, table: Callable[[], Iterable[RenderableType]]) -> None:

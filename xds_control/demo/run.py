@@ -152,6 +152,7 @@ class _Demo:
         load = Load(gateway, traffic, max_in_flight=256)
         sending = asyncio.create_task(load.run(seconds=options.seconds))
         course = Course(scenario([one.name for one in fleet.engines], options.seconds))
+        self._screen.say(f"every weight and request is explained at http://127.0.0.1:{fleet.ports.http}/")
         self._screen.say(f"Envoy listens on {gateway}; traffic starts: {options.rate:g} requests per second")
         begin = asyncio.get_running_loop().time()
         elapsed = 0.0
