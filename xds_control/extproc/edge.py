@@ -17,14 +17,16 @@ from xds_control.extproc.http2.connection import Limits
 from xds_control.extproc.http2.server import Http2Server
 from xds_control.extproc.native import NativeExternalProcessor
 from xds_control.extproc.server import Counters, ExternalProcessorService, Waiter, server_options
+from xds_control.extproc.tracing import Tracer
 from xds_control.policy.extproc import ExtProcPolicy
 
 
 class ExtProcEdge:
     """Serves ext_proc and the services added to it. Make it inside a running loop; add services; then `start`.
 
-    decider: gives the decider of the next request, so that a new policy takes effect at once.
-    shared: other processes may listen on the same address; the kernel spreads the connections.
+    decider: gives the decider of the next request, so that a new policy takes effect at once. tracer: gives the tracer,
+    None while tracing is off. shared: other processes may listen on the same address; the kernel spreads the
+    connections.
     The methods `add_...` are those of a grpc.aio.Server, so that generated code can register services here.
     """
 
@@ -37,6 +39,7 @@ class ExtProcEdge:
         wait: Waiter | None = None,
         observer_factory: Callable[..., Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Callable[[], Tracer | None] | None = None,
     ) -> None:
         self._shared = shared
         self._native: Http2Server | None = None
@@ -49,13 +52,17 @@ class ExtProcEdge:
                 stream_window=min(policy.message_limit + 64, (1 << 31) - 1),
             )
             self._native = Http2Server(limits)
-            native = NativeExternalProcessor(decider, wait=wait, observer_factory=observer_factory, clock=clock)
+            native = NativeExternalProcessor(
+                decider, wait=wait, observer_factory=observer_factory, clock=clock, tracer=tracer
+            )
             native.add_to(self._native)
             self.counters: Counters = native.counters
             self._services: Any = Bridge(self._native)
         else:
             self._grpc = grpc.aio.server(options=server_options(policy.message_limit, policy.max_streams, shared))
-            service = ExternalProcessorService(decider, wait=wait, observer_factory=observer_factory, clock=clock)
+            service = ExternalProcessorService(
+                decider, wait=wait, observer_factory=observer_factory, clock=clock, tracer=tracer
+            )
             self._grpc.add_generic_rpc_handlers((service,))
             self.counters = service.counters
             self._services = self._grpc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
@@ -13,8 +13,9 @@ from google.protobuf.message import DecodeError
 from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.http2.rpc import INTERNAL, INVALID_ARGUMENT, Rpc
 from xds_control.extproc.http2.server import Http2Server
-from xds_control.extproc.server import SERVICE, Counters, Waiter
+from xds_control.extproc.server import FAILED, SERVICE, UNREADABLE, Counters, Waiter
 from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError
+from xds_control.extproc.tracing import Began, Tracer
 from xds_control.extproc.wire import Piece, body_of, body_of_parts
 
 _parse = external_processor_pb2.ProcessingRequest.FromString
@@ -23,15 +24,19 @@ _parse = external_processor_pb2.ProcessingRequest.FromString
 class _Call:
     """One RPC of `Process`."""
 
-    __slots__ = ("_rpc", "_service", "_stream", "_task", "_wake")
+    __slots__ = ("_began", "_rpc", "_service", "_stream", "_task", "_wake")
 
-    def __init__(self, service: NativeExternalProcessor, rpc: Rpc, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, service: NativeExternalProcessor, rpc: Rpc, metadata: Mapping[str, str], wake: Callable[[], None]
+    ) -> None:
         self._service = service
         rpc.takes_parts = True
         self._rpc = rpc
         self._wake = wake
         self._stream = Stream(service.decider(), service.observer_factory)
         self._task: asyncio.Task[None] | None = None
+        tracer = None if service.tracer is None else service.tracer()
+        self._began: Began | None = None if tracer is None else tracer.begin(metadata, time.time_ns())
 
     def message(self, data: bytes) -> None:
         body = body_of(data)
@@ -55,8 +60,11 @@ class _Call:
         if stream.failure is not None:
             self._service.counters.fail(stream.failure, now)
             stream.failure = None
+            self._trace(FAILED)
         for answer in found:
             rpc.send(answer)
+        if self._began is not None and stream.decision is not None:
+            self._trace()
         if stream.done:
             rpc.finish()
         elif stream.held is not None and self._task is None:
@@ -72,6 +80,7 @@ class _Call:
             refusal: Refusal | None = await wait(stream.held.hold)
             for answer in stream.resume(refusal, self._service.clock()):
                 self._rpc.send(answer)
+            self._trace()
             if stream.done:
                 self._rpc.finish()
         except StreamError as error:
@@ -79,7 +88,15 @@ class _Call:
         self._task = None
         self._wake()
 
+    def _trace(self, error: str = "") -> None:
+        """Ends the span, once there is a decision or a failure."""
+        began, self._began = self._began, None
+        if began is not None:
+            stream = self._stream
+            began.tracer.end(began, stream.request_headers, stream.decision, error, time.time_ns())
+
     def _failed(self, error: Exception) -> None:
+        self._trace(error.code if isinstance(error, StreamError) else UNREADABLE)
         self._service.counters.fail(error, self._service.clock())
         self._stream.closed()
         status = INVALID_ARGUMENT if isinstance(error, ProtocolViolation | DecodeError) else INTERNAL
@@ -110,8 +127,10 @@ class NativeExternalProcessor:
         wait: Waiter | None = None,
         observer_factory: Callable[..., Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Callable[[], Tracer | None] | None = None,
     ) -> None:
         self.decider = decider
+        self.tracer = tracer
         self.wait = wait
         self.observer_factory = observer_factory
         self.clock = clock
@@ -124,4 +143,4 @@ class NativeExternalProcessor:
     def _serve(self, rpc: Rpc, metadata: dict[str, str], wake: Callable[[], None]) -> _Call:
         self.counters.streams += 1
         self.counters.requests += 1
-        return _Call(self, rpc, wake)
+        return _Call(self, rpc, metadata, wake)

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.decision import Hold
 from xds_control.extproc.stream import Stream, StreamError
+from xds_control.extproc.tracing import Began, Tracer
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _METHOD = f"/{SERVICE}/Process"
@@ -25,6 +26,9 @@ Waiter = Callable[[Hold], "asyncio.Future[Refusal | None]"]
 
 
 _LOG_EVERY_S = 1.0
+FAILED = "decision-failed"
+UNREADABLE = "message-unreadable"
+"""Codes of what a span ends with where there was no decision."""
 
 
 class Counters:
@@ -55,7 +59,8 @@ class Counters:
 class ExternalProcessorService(grpc.GenericRpcHandler):
     """Serves `Process`. decider: a callable, so that a new policy takes effect with the next stream.
 
-    wait: gives the future on which a held request waits. observer_factory: see `Stream`.
+    wait: gives the future on which a held request waits. observer_factory: see `Stream`. tracer: gives the tracer, None
+    while tracing is off.
     """
 
     def __init__(
@@ -65,8 +70,10 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
         wait: Waiter | None = None,
         observer_factory: Callable[..., Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tracer: Callable[[], Tracer | None] | None = None,
     ) -> None:
         self._decider = decider
+        self._tracer = tracer
         self._wait = wait
         self._observer_factory = observer_factory
         self._clock = clock
@@ -82,6 +89,7 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
         counters.streams += 1
         counters.requests += 1
         stream = Stream(self._decider(), self._observer_factory)
+        began = self._begin(context)
         try:
             while not stream.done:
                 data = await context.read()
@@ -92,11 +100,17 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
                 if stream.failure is not None:
                     counters.fail(stream.failure, self._clock())
                     stream.failure = None
+                    _end(began, stream, FAILED)
+                    began = None
                 if stream.held is not None:
                     for answer in await self._resume(stream):
                         await context.write(answer)
+                if began is not None and stream.decision is not None:
+                    _end(began, stream)
+                    began = None
         except (StreamError, DecodeError) as error:
             counters.fail(error, self._clock())
+            _end(began, stream, error.code if isinstance(error, StreamError) else UNREADABLE)
             stream.closed()
             status = error.grpc_status if isinstance(error, StreamError) else "INVALID_ARGUMENT"
             await context.abort(getattr(grpc.StatusCode, status), str(error))
@@ -107,6 +121,10 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
                 counters.cancelled += 1
             stream.closed()
 
+    def _begin(self, context: Any) -> Began | None:
+        tracer = None if self._tracer is None else self._tracer()
+        return None if tracer is None else tracer.begin(dict(context.invocation_metadata()), time.time_ns())
+
     async def _resume(self, stream: Stream) -> list[bytes]:
         held = stream.held
         assert held is not None
@@ -115,6 +133,12 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
             raise StreamError("a request is held but nothing can let it in")
         refusal = await self._wait(held.hold)
         return stream.resume(refusal, self._clock())
+
+
+def _end(began: Began | None, stream: Stream, error: str = "") -> None:
+    """Ends the span, when there is one."""
+    if began is not None:
+        began.tracer.end(began, stream.request_headers, stream.decision, error, time.time_ns())
 
 
 def server_options(message_limit: int, max_streams: int, shared: bool = False) -> list[tuple[str, int]]:

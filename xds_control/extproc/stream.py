@@ -122,6 +122,11 @@ class Stream:
         """How request bodies arrive on this stream."""
         return self._mode
 
+    @property
+    def request_headers(self) -> dict[str, str]:
+        """The request's headers, as far as they were sent to us."""
+        return {} if self._request is None else self._request.headers
+
     def receive(self, message: Message, now: float) -> list[bytes]:
         """The answers to one message, encoded, in order. `now`: monotonic seconds.
 

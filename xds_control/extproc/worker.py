@@ -29,12 +29,15 @@ from xds_control.extproc.kv_receiver import KvReceiver
 from xds_control.extproc.kv_receiver import sources as kv_sources
 from xds_control.extproc.requests_service import RequestsService
 from xds_control.extproc.server import SERVICE
+from xds_control.extproc.span_export import SpanExporter
 from xds_control.extproc.state import ProcessorState
 from xds_control.extproc.tls import Certificates, ServerTls
+from xds_control.extproc.tracing import Tracer
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.observe.logs import logger
 from xds_control.observe.metrics import Sample, page, sample
 from xds_control.policy.address import split_address
+from xds_control.policy.tracing import TracingPolicy
 from xds_control.proto import fleet_pb2 as pb
 
 REPORT_STOP_S = 1.0
@@ -83,6 +86,10 @@ class Processor:
         self._lag = 0.0
         self._kv: KvReceiver | None = None
         self._kv_failed = False
+        self._spans: SpanExporter | None = None
+        self._tracing: TracingPolicy | None = None
+        self._spans_sent = self._spans_dropped = 0
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then stops gracefully."""
@@ -120,6 +127,7 @@ class Processor:
             self.state.policy.ext_proc,
             shared=self._where.shared,
             observer_factory=self.state.observer,
+            tracer=self._tracer,
         )
         self.access_log = AccessLogService(self.state.log, self._on_taken)
         registrar: Any = edge  # takes services as a grpc.aio.Server does
@@ -144,6 +152,8 @@ class Processor:
         if self._edge is not None:
             await self._edge.stop(REPORT_STOP_S)
         await self._health_port.stop()
+        self._trace_by(None)
+        await asyncio.gather(*self._ending)
         if self._http is not None:
             await self._http.stop()
 
@@ -170,11 +180,39 @@ class Processor:
         yield sample("processor_cpu_seconds", usage.ru_utime + usage.ru_stime, me)
         yield sample("processor_access_log_entries", self.state.entries, me)
         yield sample("processor_rss_bytes", _rss(), me)
+        spans = self._spans
+        yield sample("processor_spans_sent", self._spans_sent + (0 if spans is None else spans.sent), me)
+        yield sample("processor_spans_lost", self._spans_dropped + (0 if spans is None else spans.dropped), me)
         yield sample("processor_snapshot_age_seconds", time.monotonic() - self.client.heard_at, me)
 
     def _decider(self) -> Decider:
         assert self.state.decider is not None  # the edge starts when there is one
         return self.state.decider
+
+    def _tracer(self) -> Tracer | None:
+        return None if self._spans is None else self._spans.tracer
+
+    def _trace_by(self, policy: TracingPolicy | None) -> None:
+        """Traces as another policy says; what the exporter of the one before still holds is sent."""
+        if policy == self._tracing:
+            return
+        self._tracing = policy
+        old, self._spans = self._spans, None
+        if policy is not None:
+            try:
+                self._spans = SpanExporter(policy, self.identity)
+                self._spans.start()
+            except ConfigError as error:
+                self._log.error("not-traced", problem=str(error))
+        if old is not None:
+            task = asyncio.create_task(self._end_spans(old))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _end_spans(self, old: SpanExporter) -> None:
+        await old.stop(REPORT_STOP_S)
+        self._spans_sent += old.sent
+        self._spans_dropped += old.dropped
 
     def _on_message(self, snapshot: Snapshot, message: pb.WatchResponse) -> None:
         before = self.state.problem
@@ -183,6 +221,7 @@ class Processor:
             self._log.error("policy-not-usable", problem=self.state.problem)
         if self.state.policy is not None:
             self.client.report_s = self.state.policy.processors.report_s
+            self._trace_by(self.state.policy.tracing)
         if self.state.ready:
             self._ready.set()
             self._follow_kv_events(snapshot)

@@ -101,6 +101,8 @@ METRICS: tuple[MetricSpec, ...] = (
     _m("processor_cpu_seconds", "counter", "processor", "CPU time of a processor."),
     _m("processor_access_log_entries", "counter", "processor", "Access log entries taken in."),
     _m("processor_rss_bytes", "gauge", "processor", "Resident memory of a processor."),
+    _m("processor_spans_sent", "counter", "processor", "Trace spans that the collector took."),
+    _m("processor_spans_lost", "counter", "processor", "Trace spans lost because the collector was slow or away."),
     _m("processor_snapshot_age_seconds", "gauge", "processor", "Age of the snapshot that a processor works with."),
 )
 BY_NAME: Mapping[str, MetricSpec] = {spec.name: spec for spec in METRICS}

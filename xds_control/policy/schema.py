@@ -19,10 +19,11 @@ from xds_control.policy.pools import PoolPolicy
 from xds_control.policy.processes import ControlPolicy, LogPolicy, ProcessorPolicy
 from xds_control.policy.routing import RoutingPolicy
 from xds_control.policy.signals import SignalsPolicy
+from xds_control.policy.tracing import TracingPolicy
 from xds_control.policy.weights import WeightsPolicy
 from xds_control.policy.xds import XdsPolicy
 
-RESERVED_POOLS = frozenset({"xds-control-xds", "xds-control-processors"})
+RESERVED_POOLS = frozenset({"xds-control-xds", "xds-control-processors", "xds-control-otlp"})
 
 
 class Policy(Section, frozen=True):
@@ -48,6 +49,7 @@ class Policy(Section, frozen=True):
     control: Annotated[ControlPolicy, meta("the control process")] = ControlPolicy()
     processors: Annotated[ProcessorPolicy, meta("the processors")] = ProcessorPolicy()
     log: Annotated[LogPolicy, meta("logs")] = LogPolicy()
+    tracing: Annotated[TracingPolicy | None, meta("OpenTelemetry traces, none = off")] = None
 
     def default_pool(self) -> str | None:
         """The pool of requests that nothing has looked at: the one named, else the only one."""

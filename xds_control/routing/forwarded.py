@@ -32,6 +32,7 @@ CONTROL: Final = (
     "x-slo-tpot-ms",
     "x-session-token",
 )
+TRACE: Final = ("traceparent", "tracestate")
 
 
 def forwarded_headers(policy: Policy) -> tuple[str, ...] | None:
@@ -53,6 +54,8 @@ def forwarded_headers(policy: Policy) -> tuple[str, ...] | None:
     for profile in policy.picker.profiles.values():
         if profile.session.token_header:
             names.add(profile.session.token_header.lower())
+    if policy.tracing is not None:
+        names.update(TRACE)
     ruled = compile_rules(policy.routing, [pool.name for pool in policy.pools]).header_names
     if ruled is None:
         return None

@@ -34,6 +34,7 @@ from xds_control.xds.resources.common import ads, http2_upstream, seconds, socke
 from xds_control.xds.resources.gateway import gateway_listener
 from xds_control.xds.resources.names import XDS_CLUSTER
 from xds_control.xds.resources.routes import gateway_routes
+from xds_control.xds.resources.tracing import collector_cluster
 
 
 def managed_bootstrap(envoy: EnvoyPolicy, xds_address: str) -> Bootstrap:
@@ -62,12 +63,15 @@ def eds_only_bootstrap(policy: Policy, xds_address: str, forwarded: Sequence[str
     clusters = [xds_cluster(xds_address), *(pool_cluster(pool, policy.envoy, policy.weights) for pool in policy.pools)]
     if policy.processors.count:
         clusters.append(processor_cluster())
+    tracing = policy.tracing
+    if tracing is not None and tracing.envoy:
+        clusters.append(collector_cluster(tracing))
     return Bootstrap(
         node=Node(id=policy.envoy.node_id, cluster=policy.envoy.node_cluster),
         admin=Admin(address=socket_address(policy.envoy.admin)),
         dynamic_resources=BootstrapDynamicResources(ads_config=_ads(policy.envoy)),
         static_resources=BootstrapStaticResources(
-            listeners=[gateway_listener(policy.envoy, policy.processors, policy.ext_proc, forwarded, routes)],
+            listeners=[gateway_listener(policy.envoy, policy.processors, policy.ext_proc, forwarded, tracing, routes)],
             clusters=clusters,
         ),
     )

@@ -56,10 +56,12 @@ from xds_control.policy import headers
 from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.gateway import EnvoyPolicy
 from xds_control.policy.processes import ProcessorPolicy
+from xds_control.policy.tracing import TracingPolicy
 from xds_control.signals.accesslog import CUSTOM_TAGS, LOGGED_RESPONSE_HEADERS
 from xds_control.xds.resources.common import ads, extension, seconds, socket_address
 from xds_control.xds.resources.local_replies import local_replies
 from xds_control.xds.resources.names import LISTENER, PROCESSOR_CLUSTER, ROUTES
+from xds_control.xds.resources.tracing import http_tracing
 from xds_control.xds.resources.usage import json_usage, sse_usage
 
 MAX_HEADERS = 256
@@ -79,6 +81,7 @@ def gateway_listener(
     processors: ProcessorPolicy,
     settings: ExtProcPolicy,
     forwarded: Sequence[str] | None,
+    tracing: TracingPolicy | None = None,
     routes: RouteConfiguration | None = None,
 ) -> Listener:
     """The listener. forwarded: names of the request headers that the processors need to see; None = all.
@@ -90,6 +93,7 @@ def gateway_listener(
         rds=Rds(config_source=ads(), route_config_name=ROUTES) if routes is None else None,
         route_config=routes,
         access_log=[access_log(processors)] if processors.count else [],
+        tracing=http_tracing(tracing) if tracing is not None and tracing.envoy else None,
         use_remote_address=True,
         xff_num_trusted_hops=envoy.x_forwarded_trusted_hops,
         # ext_proc refuses to add headers beyond this count with a 500, so it stays clear of what clients send

@@ -8,4 +8,5 @@ LISTENER: Final = "xds-control-gateway"
 ROUTES: Final = "xds-control-gateway"
 XDS_CLUSTER: Final = "xds-control-xds"
 PROCESSOR_CLUSTER: Final = "xds-control-processors"
-RESERVED: Final = frozenset({XDS_CLUSTER, PROCESSOR_CLUSTER})
+OTLP_CLUSTER: Final = "xds-control-otlp"
+RESERVED: Final = frozenset({XDS_CLUSTER, PROCESSOR_CLUSTER, OTLP_CLUSTER})

@@ -9,8 +9,9 @@ from xds_control.policy.schema import Policy
 from xds_control.xds.resources.clusters import pool_cluster, processor_cluster
 from xds_control.xds.resources.endpoints import Host, load_assignment, pool_hosts
 from xds_control.xds.resources.gateway import gateway_listener
-from xds_control.xds.resources.names import LISTENER, PROCESSOR_CLUSTER, ROUTES
+from xds_control.xds.resources.names import LISTENER, OTLP_CLUSTER, PROCESSOR_CLUSTER, ROUTES
 from xds_control.xds.resources.routes import gateway_routes
+from xds_control.xds.resources.tracing import collector_cluster
 from xds_control.xds.types import CDS, EDS, LDS, RDS
 
 World = dict[str, dict[str, bytes]]
@@ -52,7 +53,10 @@ class WorldBuilder:
         }
         if policy.processors.count:
             clusters[PROCESSOR_CLUSTER] = resource("processors", (), processor_cluster)
-        filters = (envoy, policy.processors, policy.ext_proc, forwarded)
+        tracing = policy.tracing
+        if tracing is not None and tracing.envoy:
+            clusters[OTLP_CLUSTER] = resource("collector", tracing, lambda: collector_cluster(tracing))
+        filters = (envoy, policy.processors, policy.ext_proc, forwarded, tracing)
         routes = (
             envoy,
             policy.pools,
