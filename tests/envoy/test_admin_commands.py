@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-import click
 from click.testing import CliRunner, Result
 
 from tests.envoy.harness import Product, eventually, http_get
 from tests.envoy.traffic import FAST_SCRAPE, served_by
-from xds_control.cli.admin_commands import ADMIN_COMMANDS
+from xds_control.cli.main import main
 
 Start = Callable[..., Awaitable[Product]]
 
@@ -25,9 +24,8 @@ class Cli:
         self._environment = {"XDS_CONTROL_ADMIN": f"127.0.0.1:{product.ports['admin']}", "XDS_CONTROL_TOKEN": ""}
 
     async def run(self, *words: str) -> Result:
-        group = click.Group(commands={str(one.name): one for one in ADMIN_COMMANDS})
         return await asyncio.to_thread(
-            CliRunner().invoke, group, list(words), env=self._environment, catch_exceptions=False
+            CliRunner().invoke, main, list(words), env=self._environment, catch_exceptions=False
         )
 
     async def text(self, *words: str) -> str:

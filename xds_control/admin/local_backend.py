@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from xds_control import __version__
 from xds_control.admin import request_calls
 from xds_control.admin.backend import AdminEvent, BadRequest, ProcessorFacts, StatusFacts
+from xds_control.admin.keys import LOG_LEVELS
 from xds_control.fleet.history import History
 from xds_control.fleet.life import LifeView
 from xds_control.fleet.override import Override
@@ -179,8 +180,8 @@ class LocalBackend:
     # Logs.
 
     async def set_log_level(self, level: str, ttl_s: float | None, who: str) -> None:
-        if level not in ("debug", "info", "warning", "error"):
-            raise BadRequest(f"log level {level!r} is none of debug, info, warning, error")
+        if level not in LOG_LEVELS:
+            raise BadRequest(f"log level {level!r} is none of {', '.join(LOG_LEVELS)}")
         detail = "" if ttl_s is None else f"for {ttl_s:g} s"
         self._control.store.add_audit(AuditRecord(time.time(), who, "log-level", level, detail))
         if self._level_ends is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from xds_control.admin import views
-from xds_control.admin.backend import Backend, BadRequest, NotReady, Unknown
-from xds_control.errors import XdsControlError
+from xds_control.admin.backend import Backend, BadRequest, NotReady, Unknown, UnknownEndpoint
+from xds_control.admin.keys import EVENT_KINDS, NOTABLE
 from xds_control.fleet.snapshot import EndpointSnapshot, Snapshot, State
 from xds_control.proto import admin_pb2 as pb
 
@@ -98,7 +100,10 @@ class Queries:
         filtered = bool(request.endpoint or request.pool or request.kind)
         events = self._backend.events(request.after, 1_000_000 if filtered else limit)
         newest = events[-1].sequence if events else request.after
-        address = self._address(request.endpoint)
+        if request.kind and request.kind not in EVENT_KINDS:
+            raise BadRequest(f"{request.kind!r} is no kind of event; kinds are {', '.join(EVENT_KINDS)}")
+        address = self._address(request.endpoint, {event.endpoint for event in events})
+        self._check_pool(request.pool, {event.pool for event in events})
         chosen = [
             event
             for event in events
@@ -108,25 +113,57 @@ class Queries:
             events=[views.event_message(event, now, wall) for event in chosen[-limit:]], newest=newest
         )
 
-    def _address(self, endpoint: str) -> str:
-        """The address of a named endpoint; the text itself when it is not in the fleet (any more)."""
+    def _address(self, endpoint: str, past: Container[str]) -> str:
+        """The address of a named endpoint; the text itself when it is not in the fleet any more, but in the past.
+
+        Raises UnknownEndpoint when it is in neither.
+        """
         snapshot = self._backend.snapshot()
         if not endpoint or snapshot is None:
             return endpoint
         try:
             return views.find_endpoint(snapshot, endpoint)[1].endpoint.address
-        except XdsControlError:
-            return endpoint
+        except UnknownEndpoint:
+            if endpoint in past:
+                return endpoint
+            raise
+
+    def _check_pool(self, pool: str, past: Container[str]) -> None:
+        snapshot = self._backend.snapshot()
+        if snapshot is not None and pool and pool not in past:
+            _known_pool(snapshot, pool)
+
+    async def requests(self, request: pb.ListRequestsRequest) -> pb.ListRequestsResponse:
+        """Requests that the processors keep, newest first."""
+        unknown = set(request.notable) - set(NOTABLE)
+        if unknown:
+            raise BadRequest(f"{min(unknown)!r} is no reason to keep a request; reasons are {', '.join(NOTABLE)}")
+        wanted = pb.ListRequestsRequest()
+        wanted.CopyFrom(request)
+        wanted.endpoint = self._address(request.endpoint, _Everything())
+        found = await self._backend.requests(wanted)
+        if not found.requests:
+            self._check_pool(request.pool, ())
+            self._address(request.endpoint, ())
+        return found
+
+    async def audit(self, request: pb.ListAuditRequest) -> pb.ListAuditResponse:
+        """Who did what, newest first."""
+        wanted = pb.ListAuditRequest(limit=request.limit, endpoint=self._address(request.endpoint, _Everything()))
+        found = await self._backend.audit(wanted)
+        if not found.entries:
+            self._address(request.endpoint, ())
+        return found
 
     def snapshots(self, request: pb.ListSnapshotsRequest, now: float, wall: float) -> pb.ListSnapshotsResponse:
         """Kept snapshots, oldest first; those in which the named endpoint or pool moved."""
         limit = request.limit or 50
         history = self._backend.history()
-        address = self._address(request.endpoint)
-        made = [
-            views.snapshot_message(entry, now, wall, address, request.pool)
-            for entry in history.entries(since=request.since)
-        ]
+        entries = history.entries(since=request.since)
+        moves = [move for entry in entries for move in entry.moves]
+        address = self._address(request.endpoint, {move.address for move in moves})
+        self._check_pool(request.pool, {move.pool for move in moves})
+        made = [views.snapshot_message(entry, now, wall, address, request.pool) for entry in entries]
         if address or request.pool:
             made = [one for one in made if one.moves]
         return pb.ListSnapshotsResponse(snapshots=made[-limit:])
@@ -253,6 +290,13 @@ class Watch:
                 message.removed.extend(
                     one.endpoint.address for one in pool.endpoints if one.endpoint.address not in kept
                 )
+
+
+class _Everything:
+    """A past in which every name occurs."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
 
 
 def _shown(one: EndpointSnapshot) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ import grpc
 
 from xds_control.admin import views
 from xds_control.admin.backend import Backend, BadRequest
+from xds_control.admin.keys import CODE_KEY, USER_KEY
 from xds_control.admin.queries import EndpointMaker, Queries, Watch
 from xds_control.errors import XdsControlError
 from xds_control.fleet.override import Order, Override
@@ -21,10 +22,6 @@ from xds_control.proto import admin_pb2 as pb
 from xds_control.proto import admin_pb2_grpc
 
 SERVICE: Final = "xds_control.admin.v1.Admin"
-CODE_KEY: Final = "xds-control-code"
-"""Trailing metadata that carries our stable error code."""
-USER_KEY: Final = "xds-control-user"
-"""Metadata by which a caller says who it is, where nothing is authenticated."""
 
 MAX_TTL_S: Final = 365 * 86_400.0
 MAX_TEXT: Final = 1000
@@ -128,7 +125,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def ListRequests(
         self, request: pb.ListRequestsRequest, context: Context[Any, Any]
     ) -> pb.ListRequestsResponse:
-        return await self._answer(context, lambda: self._backend.requests(request))
+        return await self._answer(context, lambda: self._queries.requests(request))
 
     async def ListClients(self, request: pb.ListClientsRequest, context: Context[Any, Any]) -> pb.ListClientsResponse:
         return await self._answer(context, self._queries.clients)
@@ -139,7 +136,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._answer(context, lambda: self._queries.processors(self._clock()))
 
     async def ListAudit(self, request: pb.ListAuditRequest, context: Context[Any, Any]) -> pb.ListAuditResponse:
-        return await self._answer(context, lambda: self._backend.audit(request))
+        return await self._answer(context, lambda: self._queries.audit(request))
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Context[Any, Any]) -> pb.GetPolicyResponse:
         return await self._answer(context, lambda: self._backend.get_policy(request))

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import grpc
 
-from xds_control.admin.service import CODE_KEY, USER_KEY
+from xds_control.admin.keys import CODE_KEY, USER_KEY
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNREACHABLE, fail
 from xds_control.cli.output import Duration
 from xds_control.proto import admin_pb2_grpc

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from xds_control.admin.keys import LOG_FORMATS, LOG_LEVELS
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, fail
 from xds_control.observe.logs import configure
 
@@ -30,8 +31,20 @@ from xds_control.observe.logs import configure
 @click.option(
     "--token-file", type=click.Path(path_type=Path, exists=True), help="File with the bearer token of the fleet port."
 )
-@click.option("--log-level", default="info", show_default=True)
-@click.option("--log-format", default="auto", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="Least severe written.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="auto",
+    show_default=True,
+    help="auto: text on a terminal, JSON elsewhere.",
+)
 def agent(
     control_address: str | None,
     node: str | None,

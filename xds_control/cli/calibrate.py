@@ -25,7 +25,9 @@ from xds_control.weights.calibrate import Report
 @click.option("--timeout-s", type=float, default=None, help="Time limit of the load of one server.")
 @click.option("--concurrency", default=None, help="Numbers of requests at once, rising, such as 1,4,16.")
 @click.option("--header", "headers", multiple=True, help="Header to send, `name: value`; may be repeated.")
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
 def command(
     urls: tuple[str, ...],
     model: str | None,

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from xds_control.admin.keys import STATES
 from xds_control.admin.plain import plain
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.events import event_table
@@ -50,7 +51,13 @@ def endpoints() -> None:
 
 @endpoints.command("list")
 @click.option("--pool", "-p", default="", help="Only this pool.")
-@click.option("--state", "states", multiple=True, help="Only endpoints in this state; may be repeated.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="Only endpoints in this state; may be repeated.",
+)
 @output_option
 @admin_options
 def list_endpoints(client: AdminClient, pool: str, states: tuple[str, ...], output: str) -> None:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from xds_control.admin.keys import EVENT_KINDS
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.output import (
     clock,
@@ -30,16 +31,18 @@ from xds_control.proto import admin_pb2 as pb
 @click.option("--follow", "-f", is_flag=True, help="Go on as things happen.")
 @click.option("--pool", "-p", default="", help="Only this pool.")
 @click.option("--endpoint", "-e", default="", help="Only this endpoint (address or name).")
-@click.option("--kind", default="", help="Only this kind: state, override, policy, xds.")
+@click.option("--kind", type=click.Choice(EVENT_KINDS), help="Only this kind.")
 @limit_option(50)
 @output_option
 @admin_options
-def events(client: AdminClient, follow: bool, pool: str, endpoint: str, kind: str, limit: int, output: str) -> None:
+def events(
+    client: AdminClient, follow: bool, pool: str, endpoint: str, kind: str | None, limit: int, output: str
+) -> None:
     """Show what happened to endpoints and the policy, oldest first.
 
     Example: xds-control events --follow
     """
-    request = pb.ListEventsRequest(pool=pool, endpoint=endpoint, kind=kind, limit=limit)
+    request = pb.ListEventsRequest(pool=pool, endpoint=endpoint, kind=kind or "", limit=limit)
     answer = client.call("ListEvents", request)
     if not follow:
         emit(output, answer.events, lambda: [event_table(answer.events) if answer.events else Text("no events")])
@@ -51,7 +54,7 @@ def events(client: AdminClient, follow: bool, pool: str, endpoint: str, kind: st
     wanted = answer.events[0].endpoint if endpoint and answer.events else endpoint
     for message in client.stream("Watch", watch):
         for event in message.events:
-            if wanted in ("", event.endpoint) and pool in ("", event.pool) and kind in ("", event.kind):
+            if wanted in ("", event.endpoint) and pool in ("", event.pool) and kind in (None, event.kind):
                 _print(event, output)
 
 

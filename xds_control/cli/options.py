@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from xds_control.admin.checks import CHECKS
 from xds_control.errors import PolicyError, XdsControlError
-from xds_control.policy.load import load_policy
-from xds_control.policy.schema import Policy
+
+if TYPE_CHECKING:
+    from xds_control.policy.schema import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +32,9 @@ policy_option = click.option(
 
 def read_policy(path: Path) -> Policy:
     """The policy in a file; on errors prints every one with its place and exits with 2."""
+    from xds_control.admin.checks import CHECKS
+    from xds_control.policy.load import load_policy
+
     try:
         return load_policy(path, CHECKS)
     except PolicyError as error:

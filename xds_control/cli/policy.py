@@ -11,13 +11,10 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from xds_control.admin.checks import CHECKS, warnings
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from xds_control.cli.output import clock, emit, grid, heading, optional, output_option, percent
 from xds_control.errors import Place, PolicyError, Problem
-from xds_control.policy.load import Files, load_files, read_files
-from xds_control.policy.reference import json_schema, reference
 from xds_control.proto import admin_pb2 as pb
 
 MAX_SHOWN = 40
@@ -46,6 +43,9 @@ def validate(paths: tuple[Path, ...], output: str) -> None:
 
     Example: xds-control policy validate policy.yaml
     """
+    from xds_control.admin.checks import CHECKS, warnings
+    from xds_control.policy.load import load_files
+
     try:
         loaded = load_files(_read(paths), CHECKS)
     except PolicyError as error:
@@ -176,6 +176,8 @@ def print_reference() -> None:
 
     Example: xds-control policy reference | less
     """
+    from xds_control.policy.reference import reference
+
     click.echo(reference(), nl=False)
 
 
@@ -185,10 +187,14 @@ def schema() -> None:
 
     Example: xds-control policy schema > policy.schema.json
     """
+    from xds_control.policy.reference import json_schema
+
     click.echo(json_schema(), nl=False)
 
 
-def _read(paths: Sequence[Path]) -> Files:
+def _read(paths: Sequence[Path]) -> list[tuple[str, str]]:
+    from xds_control.policy.load import read_files
+
     files: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for path in paths:

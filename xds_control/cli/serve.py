@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import aiohttp
 import click
 
+from xds_control.admin.keys import LOG_FORMATS, LOG_LEVELS
 from xds_control.cli.options import EXIT_BAD_INPUT, fail, policy_option, read_policy
 from xds_control.cli.supervise import Child, Supervisor
 from xds_control.observe.logs import configure, logger
@@ -21,8 +21,6 @@ from xds_control.policy.address import join_address, split_address
 from xds_control.policy.processes import ProcessorPolicy
 from xds_control.policy.schema import Policy
 from xds_control.policy.security import FleetSecurity as FleetSecurityPolicy
-from xds_control.routing.forwarded import forwarded_headers
-from xds_control.xds.resources.bootstrap import as_json, eds_only_bootstrap, managed_bootstrap
 
 _FILE = click.Path(path_type=Path, exists=True)
 READY_S = 30.0
@@ -101,8 +99,20 @@ def control(policy_path: Path, run_dir: Path | None) -> None:
 @click.option("--key", type=_FILE, help="Key of the own certificate (PEM).")
 @click.option("--server-name", default=None, help="Name in control's certificate, when it is not its address.")
 @click.option("--token-file", type=_FILE, help="File with the bearer token of the fleet port.")
-@click.option("--log-level", default="info", show_default=True)
-@click.option("--log-format", default="auto", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="Least severe written.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="auto",
+    show_default=True,
+    help="auto: text on a terminal, JSON elsewhere.",
+)
 def processor(
     control_address: str,
     listen: str,
@@ -159,6 +169,9 @@ def bootstrap(policy_path: Path, xds_address: str | None, mode: str) -> None:
 
     Example: xds-control bootstrap --policy policy.yaml > envoy.json && envoy -c envoy.json
     """
+    from xds_control.routing.forwarded import forwarded_headers
+    from xds_control.xds.resources.bootstrap import as_json, eds_only_bootstrap, managed_bootstrap
+
     policy = read_policy(policy_path)
     address = xds_address or policy.control.xds
     if mode == "managed":
@@ -199,6 +212,8 @@ def plan(policy: Policy, policy_path: Path, folder: Path, envoy: str | None, dra
             )
         )
     if envoy is not None:
+        from xds_control.xds.resources.bootstrap import as_json, managed_bootstrap
+
         path = folder / "envoy.json"
         path.write_text(as_json(managed_bootstrap(policy.envoy, policy.control.xds)))
         admin = f"http://{policy.envoy.admin}"
@@ -325,6 +340,8 @@ async def _supervise(children: list[Child], folder: Path) -> None:
 
 
 async def _http_ok(url: str, timeout_s: float = READY_S) -> bool:
+    import aiohttp
+
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
@@ -342,6 +359,8 @@ async def _http_ok(url: str, timeout_s: float = READY_S) -> bool:
 
 async def _drain(admin: str, limit_s: float) -> None:
     """Lets Envoy's running requests end: no new connections, then wait until none is active."""
+    import aiohttp
+
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:

@@ -60,7 +60,13 @@ class _Candidate:
     metavar="N|NxENGINE[@SPEED],...",
     help="The fleet, such as 4xh100-llama-8b,4xa100-llama-8b.",
 )
-@click.option("--engine", type=click.Choice(list(PRESETS)), default=DEFAULT_ENGINE, show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(list(PRESETS)),
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    help="What the replicas are.",
+)
 @click.option(
     "--calibration", type=click.Path(path_type=Path), help="Engines as `calibrate --output json` measured them."
 )
@@ -68,19 +74,29 @@ class _Candidate:
     "--declare/--no-declare", default=True, help="Whether the policy is told the capacities of a mixed fleet."
 )
 @click.option("--ranks", type=click.IntRange(1, 64), default=1, help="Data-parallel ranks of each replica.")
-@click.option("--envoys", type=click.IntRange(1, 256), default=1)
-@click.option("--processors", type=click.IntRange(1, 256), default=1)
+@click.option("--envoys", type=click.IntRange(1, 256), default=1, show_default=True, help="How many.")
+@click.option("--processors", type=click.IntRange(1, 256), default=1, show_default=True, help="How many.")
 @click.option(
     "--scrape-s", type=click.FloatRange(0.01, 60), default=None, help="Time between scrapes, for all policies."
 )
-@click.option("--access-log-s", type=click.FloatRange(0, 60), default=0.1, show_default=True)
+@click.option(
+    "--access-log-s", type=click.FloatRange(0, 60), default=0.1, show_default=True, help="How late access logs come."
+)
 @click.option("--eds-s", type=click.FloatRange(0, 60), default=0.05, show_default=True, help="Time of a push to Envoy.")
-@click.option("--balancer", type=click.Choice(["least_request", "round_robin", "random"]), default="least_request")
+@click.option(
+    "--balancer",
+    type=click.Choice(["least_request", "round_robin", "random"]),
+    default="least_request",
+    show_default=True,
+    help="Envoy's balancer.",
+)
 @click.option("--fault", "faults", multiple=True, metavar="KIND:AT:SECONDS[:TARGET]", help="Such as slow:60:120:3.")
-@click.option("--slo-ttft-s", type=click.FloatRange(0.001), default=2.0, show_default=True)
-@click.option("--slo-tpot-s", type=click.FloatRange(0.0001), default=0.1, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--slo-ttft-s", type=click.FloatRange(0.001), default=2.0, show_default=True, help="Target: first token.")
+@click.option("--slo-tpot-s", type=click.FloatRange(0.0001), default=0.1, show_default=True, help="Target: per token.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed, the same run.")
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
 @click.option("--html", "html_path", type=click.Path(path_type=Path), help="Also write a report that a browser shows.")
 @click.option("--progress/--no-progress", default=None, help="Progress bar; by default on a terminal.")
 @click.option(

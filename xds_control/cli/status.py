@@ -9,6 +9,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
+from xds_control.admin.keys import LOG_LEVELS
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.options import EXIT_FAILED
 from xds_control.cli.output import Duration, clock, emit, facts, grid, limit_option, number, output_option, seconds
@@ -80,11 +81,11 @@ def _audit(entries: Sequence[Any]) -> RenderableType:
 
 
 @click.command("log-level")
-@click.argument("level", default="", type=click.Choice(["", "debug", "info", "warning", "error"]))
+@click.argument("level", required=False, type=click.Choice(LOG_LEVELS))
 @click.option("--ttl", type=Duration(), help="Back to the policy's level after this time.")
 @output_option
 @admin_options
-def log_level(client: AdminClient, level: str, ttl: float | None, output: str) -> None:
+def log_level(client: AdminClient, level: str | None, ttl: float | None, output: str) -> None:
     """Show control's log level, or set it.
 
     Example: xds-control log-level debug --ttl 10m

@@ -11,7 +11,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.unit.admin.backend import A, B, C, FakeBackend
 from tests.unit.admin.conftest import WALL, Served
-from xds_control.admin.service import CODE_KEY, ROLES, SERVICE, USER_KEY, Role
+from xds_control.admin.keys import CODE_KEY, USER_KEY
+from xds_control.admin.service import ROLES, SERVICE, Role
 from xds_control.proto import admin_pb2 as pb
 
 
@@ -130,6 +131,12 @@ async def test_wrong_filters_say_so(served: Served, request_: pb.ListEndpointsRe
     assert (await refused(served.stub.ListEndpoints(request_)))[:2] == (status, code)
 
 
+async def test_names_that_are_gone_are_still_found_in_the_past(served: Served) -> None:
+    served.backend.add_event("state", "10.9.9.9:1", "draining", "gone", "away")
+    answer = await served.stub.ListEvents(pb.ListEventsRequest(endpoint="10.9.9.9:1", kind="state"))
+    assert [one.after for one in answer.events] == ["gone"]
+
+
 async def test_events(served: Served) -> None:
     backend = served.backend
     newest = (await served.stub.ListEvents(pb.ListEventsRequest())).newest
@@ -246,6 +253,13 @@ async def test_orders(served: Served) -> None:
         ("GetPolicy", pb.GetPolicyRequest(version="v9"), "NOT_FOUND", "not-found"),
         ("RollbackPolicy", pb.RollbackPolicyRequest(), "UNIMPLEMENTED", "not-offered"),
         ("SetLogLevel", pb.SetLogLevelRequest(level="loud"), "INVALID_ARGUMENT", "bad-request"),
+        ("ListEvents", pb.ListEventsRequest(kind="nope"), "INVALID_ARGUMENT", "bad-request"),
+        ("ListEvents", pb.ListEventsRequest(pool="nope"), "NOT_FOUND", "not-found"),
+        ("ListEvents", pb.ListEventsRequest(endpoint="nobody"), "NOT_FOUND", "endpoint-unknown"),
+        ("ListSnapshots", pb.ListSnapshotsRequest(pool="nope"), "NOT_FOUND", "not-found"),
+        ("ListSnapshots", pb.ListSnapshotsRequest(endpoint="nobody"), "NOT_FOUND", "endpoint-unknown"),
+        ("ListRequests", pb.ListRequestsRequest(notable=["odd"]), "INVALID_ARGUMENT", "bad-request"),
+        ("ListAudit", pb.ListAuditRequest(endpoint="nobody"), "NOT_FOUND", "endpoint-unknown"),
     ],
 )
 async def test_refusals_carry_a_status_and_a_code(

@@ -5,14 +5,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.admin.backend import FakeBackend
 from xds_control.admin.server import serve_admin
 from xds_control.admin.service import AdminService
-from xds_control.cli.admin_commands import ADMIN_COMMANDS
+from xds_control.cli.main import main
 
 WALL = 1_700_000_000.0
 
@@ -60,9 +59,8 @@ class Control:
 
     def run(self, *words: str, stdin: str | None = None, server: str | None = None) -> Result:
         """Runs a command."""
-        group = click.Group(commands={str(one.name): one for one in ADMIN_COMMANDS})
         environment = {"XDS_CONTROL_ADMIN": server or self.address, "XDS_CONTROL_TOKEN": "", "NO_COLOR": "1"}
-        return CliRunner().invoke(group, list(words), input=stdin, env=environment, catch_exceptions=False)
+        return CliRunner().invoke(main, list(words), input=stdin, env=environment, catch_exceptions=False)
 
 
 @pytest.fixture

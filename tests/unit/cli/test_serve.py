@@ -106,17 +106,31 @@ def test_a_port_of_two_listeners_is_named(tmp_path: Path, sections: str, words: 
 
 
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
-    for key, command in group.commands.items():
+    context = click.Context(group)
+    for key in group.list_commands(context):
+        command = group.get_command(context, key)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{name} {key}")
         else:
             yield f"{name} {key}", command
 
 
-@pytest.mark.parametrize(
-    ("name", "command"), commands(main, "xds-control"), ids=lambda one: one if isinstance(one, str) else ""
-)
+ALL = list(commands(main, "xds-control"))
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=lambda one: one if isinstance(one, str) else "")
 def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
     result = CliRunner().invoke(command, ["--help"])
     assert result.exit_code == 0, name
     assert name in (command.help or ""), f"no example in the help of `{name}`"
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_all_commands_are_looked_at() -> None:
+    assert {"xds-control serve", "xds-control policy shadow set", "xds-control endpoints show"} <= {
+        name for name, _ in ALL
+    }
+    assert len(ALL) >= 39
