@@ -29,6 +29,7 @@ import msgspec
 from aiohttp import web
 
 from xds_control.demo import control, openai
+from xds_control.demo.kv_events import CacheEvents, Publisher
 from xds_control.demo.kvcache import token_count
 from xds_control.demo.metrics import CONTENT_TYPE, MetricsPage, PageFacts
 from xds_control.demo.model import EngineModel, ModelConfig, QueueFullError, Sequence
@@ -47,7 +48,8 @@ class EngineConfig:
     `ignore_eos`. stream_interval: tokens per streamed chunk. engine_label: vLLM's data-parallel rank. seed: makes
     answers and injected faults repeatable. loras: adapters that may be asked for by name. record: how many last
     requests `requests` keeps. name: comes back in `x-demo-engine`. early_role_chunk: send the role chunk before
-    prefill ends, as some servers do.
+    prefill ends, as some servers do. kv_events_port, kv_replay_port: where vLLM's KV events are published and sent
+    again (extra `kv-events`); 0 = not.
     """
 
     model: str = "demo"
@@ -62,6 +64,8 @@ class EngineConfig:
     record: int = 0
     name: str = ""
     early_role_chunk: bool = False
+    kv_events_port: int = 0
+    kv_replay_port: int = 0
 
 
 @dataclass(slots=True)
@@ -92,6 +96,7 @@ class DemoEngine:
         self.host = ""
         self.port = 0
         self._web: web.Server | None = None
+        self._publisher: Publisher | None = None
         self._listening: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: dict[Sequence, asyncio.Event] = {}
@@ -137,7 +142,8 @@ class DemoEngine:
         self._begin()
 
     def _begin(self) -> None:
-        self.model = EngineModel(self.config.timing)
+        events = CacheEvents(self.config.timing.block_size) if self.config.kv_events_port else None
+        self.model = EngineModel(self.config.timing, events)
         self.started_at = time.time()
         self._random = random.Random(self.config.seed)
         self._lora_seen_at = 0.0
@@ -157,6 +163,8 @@ class DemoEngine:
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         """Listen; port 0 chooses a free one. Raises OSError when the port is taken."""
         loop = asyncio.get_running_loop()
+        if self.config.kv_events_port and self._publisher is None:
+            self._publisher = Publisher(host, self.config.kv_events_port, self.config.kv_replay_port)
         self._web = web.Server(
             self._handle,
             request_factory=lambda message, payload, protocol, writer, task: web.BaseRequest(
@@ -181,6 +189,9 @@ class DemoEngine:
         if self._web is not None:
             await self._web.shutdown(0.01)  # aiohttp takes 0 for "no limit"
             self._web = None
+        if self._publisher is not None:
+            await self._publisher.stop()
+            self._publisher = None
 
     def set_faults(self, **changes: object) -> control.Faults:
         """The same as a POST to /demo/control, for tests in the same process."""
@@ -195,8 +206,12 @@ class DemoEngine:
                 self.model.abort(now, sequence)
             self._pump()
             self._begin()
+            if self._publisher is not None:
+                self._publisher.restart()
         if command.reset_prefix_cache:
             self.model.cache.reset_prefixes()
+            if self.model.events is not None:
+                self.model.events.cleared()
         self.faults = faults
         self.model.slow = faults.slow
         self.model.cache.reserve(faults.kv_fill)
@@ -219,6 +234,10 @@ class DemoEngine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.model.events is not None and self._publisher is not None:
+            events = self.model.events.take()
+            if events:
+                self._publisher.publish(events)
         wake = self.model.next_wake()
         if wake is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, wake - now), self._pump)
@@ -315,6 +334,8 @@ class DemoEngine:
             finish_reason="length" if length == allowed else "stop",
             streaming=bool(asked.stream),
             salt=_salt(name if name in config.loras else "", asked.cache_salt or ""),
+            lora=name if name in config.loras else "",
+            cache_salted=bool(asked.cache_salt),
         )
         waiter = asyncio.Event()
         self._waiters[sequence] = waiter

@@ -41,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
     add("--engine-label", default=config.engine_label, help="value of the label `engine` on metrics")
     add("--lora", action="append", default=[], help="name of an adapter; may be given several times")
     add("--seed", type=int, default=config.seed)
+    add("--kv-events-port", type=int, default=0, help="publish vLLM's KV events there (extra kv-events)")
+    add("--kv-replay-port", type=int, default=0, help="send KV events again from there")
     add("--record", type=int, default=config.record, help="keep so many last requests for GET /demo/requests")
     return options
 
@@ -68,6 +70,8 @@ def config_from(arguments: argparse.Namespace) -> EngineConfig:
         loras=tuple(arguments.lora),
         seed=arguments.seed,
         record=arguments.record,
+        kv_events_port=arguments.kv_events_port,
+        kv_replay_port=arguments.kv_replay_port,
     )
 
 

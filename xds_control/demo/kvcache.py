@@ -14,6 +14,7 @@ when its prefix cache is warm.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import xxhash
@@ -66,6 +67,7 @@ class PagedCache:
         self._reserved = 0
         self._reserve_target = 0
         self.evictions = 0
+        self.on_evict: Callable[[int], None] | None = None
 
     @property
     def free(self) -> int:
@@ -109,16 +111,18 @@ class PagedCache:
         holding.private += new
         return True
 
-    def commit(self, holding: Holding, keys: Seq[int]) -> None:
+    def commit(self, holding: Holding, keys: Seq[int]) -> list[int]:
         """Make the holding's blocks after its keyed ones reusable under `keys`, as far as blocks go.
 
-        Where another sequence computed the same block meanwhile, that one is referenced and ours is freed.
+        Where another sequence computed the same block meanwhile, that one is referenced and ours is freed. Returns
+        the positions in `keys` of those that were not cached before.
         """
+        fresh: list[int] = []
         if not self._prefix_caching:
-            return
-        for key in keys:
+            return fresh
+        for position, key in enumerate(keys):
             if holding.private == 0:
-                return
+                break
             holding.keys.append(key)
             holding.private -= 1
             if key in self._shared:
@@ -130,6 +134,8 @@ class PagedCache:
                 self._plain += 1
             else:
                 self._shared[key] = 1
+                fresh.append(position)
+        return fresh
 
     def release(self, holding: Holding) -> None:
         """Give everything back. The tail goes first, so that the beginnings of prompts live longest."""
@@ -168,5 +174,7 @@ class PagedCache:
         plain = min(count, self._plain)
         self._plain -= plain
         for _ in range(count - plain):
-            self._idle.popitem(last=False)
+            key, _ = self._idle.popitem(last=False)
             self.evictions += 1
+            if self.on_evict is not None:
+                self.on_evict(key)

@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from xds_control.demo.histogram import Histogram
+from xds_control.demo.kv_events import CacheEvents
 from xds_control.demo.kvcache import BYTES_PER_TOKEN, Holding, PagedCache, block_keys
 
 TTFT_BOUNDS = (
@@ -85,6 +86,8 @@ class Sequence:
     finish_reason: str
     streaming: bool
     salt: int = 0
+    lora: str = ""
+    cache_salted: bool = False
     keys: list[int] = field(default_factory=list)
     holding: Holding = field(default_factory=Holding)
     arrived: float = 0.0
@@ -132,9 +135,12 @@ class Counters:
 class EngineModel:
     """One engine. Call `advance(now)` before reading anything, and again at `next_wake()`."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, events: CacheEvents | None = None) -> None:
         self.config = config
+        self.events = events
         self.cache = PagedCache(config.kv_blocks, config.prefix_caching)
+        if events is not None:
+            self.cache.on_evict = events.removed
         self.counters = Counters()
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -303,7 +309,8 @@ class EngineModel:
             if sequence.computed < sequence.target:
                 continue
             held = len(sequence.holding.keys)
-            self.cache.commit(sequence.holding, sequence.keys[held:])
+            begin = held * self.config.block_size * BYTES_PER_TOKEN
+            self._commit(sequence, sequence.keys[held:], sequence.keys[held - 1] if held else None, begin)
             if sequence.first_token is None:
                 sequence.first_token = now
                 counters.ttft.observe(now - sequence.arrived)
@@ -349,4 +356,24 @@ class EngineModel:
         rest = sequence.prompt[len(sequence.keys) * block * BYTES_PER_TOKEN :]
         answer = sequence.output[: sequence.generated * BYTES_PER_TOKEN]
         parent = sequence.keys[-1] if sequence.keys else sequence.salt
-        self.cache.commit(sequence.holding, block_keys(rest + answer, block, parent))
+        keys = block_keys(rest + answer, block, parent)
+        begin = len(sequence.keys) * block * BYTES_PER_TOKEN
+        self._commit(sequence, keys, sequence.keys[-1] if sequence.keys else None, begin)
+
+    def _commit(self, sequence: Sequence, keys: list[int], parent: int | None, begin: int) -> None:
+        """Makes blocks reusable and tells of those that are new. begin: where the first one's text begins."""
+        fresh = self.cache.commit(sequence.holding, keys)
+        if self.events is None or not fresh:
+            return
+        size = self.config.block_size * BYTES_PER_TOKEN
+        text = sequence.prompt + sequence.output[: sequence.generated * BYTES_PER_TOKEN]
+        first = 0
+        while first < len(fresh):
+            last = first
+            while last + 1 < len(fresh) and fresh[last + 1] == fresh[last] + 1:
+                last += 1
+            low, high = fresh[first], fresh[last] + 1
+            before = keys[low - 1] if low else parent
+            data = text[begin + low * size : begin + high * size]
+            self.events.stored(keys[low:high], before, data, sequence.lora, sequence.cache_salted)
+            first = last + 1

@@ -32,25 +32,35 @@ class KvSource:
     topic: str = ""
 
 
+EVENTS_LABEL = "kv-events-port"
+REPLAY_LABEL = "kv-replay-port"
+"""Labels of endpoints whose ports are not those of the policy: several engines on one host."""
+
+
 def sources(snapshot: Snapshot, prefix: PrefixPolicy) -> set[KvSource]:
-    """The publishers of all endpoints that are there, by policy."""
-    if not prefix.events_port or prefix.exact == "off":
+    """The publishers of all endpoints that are there, by policy and by their labels."""
+    if prefix.exact == "off":
         return set()
     found: set[KvSource] = set()
     for pool in snapshot.pools.values():
         for one in pool.endpoints:
             host, _ = split_address(one.endpoint.address)
-            for rank in range(prefix.events_ranks):
-                replay = prefix.events_replay_port
+            port = _port(one.endpoint.labels.get(EVENTS_LABEL), prefix.events_port)
+            replay = _port(one.endpoint.labels.get(REPLAY_LABEL), prefix.events_replay_port)
+            for rank in range(prefix.events_ranks if port else 0):
                 found.add(
                     KvSource(
                         one.endpoint.address,
-                        f"tcp://{join_address(host, prefix.events_port + rank)}",
+                        f"tcp://{join_address(host, port + rank)}",
                         f"tcp://{join_address(host, replay + rank)}" if replay else "",
                         prefix.events_topic,
                     )
                 )
     return found
+
+
+def _port(label: str | None, otherwise: int) -> int:
+    return int(label) if label is not None and label.isdecimal() and int(label) < 65536 else otherwise
 
 
 class KvReceiver:
@@ -117,7 +127,8 @@ class KvReceiver:
 
     async def _read(self, source: KvSource, socket: Any) -> None:
         order = Sequencer()
-        begun = False
+        # What was stored before we listened is asked for at once: an idle engine would not tell of it for long.
+        begun = await self._replay(source, order, None)
         while True:
             frames = await socket.recv_multipart()
             if len(frames) < 3 or len(frames[-2]) != 8:
@@ -127,7 +138,6 @@ class KvReceiver:
             if not begun:
                 begun = True
                 if sequence > 0:
-                    # Blocks were stored before we listened; what the publisher remembers of them is asked for.
                     order.skip_to(0)
             verdict = order.see(sequence)
             if verdict is Verdict.MISSED:
@@ -153,22 +163,26 @@ class KvReceiver:
         self.counts["batches"] += 1
         self._on_batch(source.endpoint, batch)
 
-    async def _replay(self, source: KvSource, order: Sequencer, until: int) -> bool:
-        """Takes the batches from the expected one to `until`, without it. False when they cannot be had."""
-        if not source.replay_url or order.next is None:
+    async def _replay(self, source: KvSource, order: Sequencer, until: int | None) -> bool:
+        """Takes the batches from the expected one to `until`, without it; None = all, from the oldest that is kept.
+
+        False when they cannot be had.
+        """
+        if not source.replay_url:
             return False
+        first = order.next or 0
         socket = self._context.socket(self._zmq.DEALER)
         socket.setsockopt(self._zmq.LINGER, 0)
         try:
             socket.connect(source.replay_url)
-            await socket.send_multipart([b"", order.next.to_bytes(8, "big")])
+            await socket.send_multipart([b"", first.to_bytes(8, "big")])
             async with asyncio.timeout(self._replay_s):
                 while True:
                     frames = await socket.recv_multipart()
                     if len(frames) < 2 or frames[-2] == _END:
                         break
                     sequence = int.from_bytes(frames[-2], "big")
-                    if sequence >= until:
+                    if until is not None and sequence >= until:
                         break
                     if order.see(sequence) is not Verdict.TAKE:
                         continue
@@ -179,4 +193,4 @@ class KvReceiver:
         finally:
             with contextlib.suppress(self._zmq.ZMQError):
                 socket.close()
-        return order.next == until
+        return order.next is not None if until is None else order.next == until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -174,6 +174,21 @@ class PoolPicker:
             one, now, ended_at=ended, ahead_tokens=one.ahead_tokens, batch=one.batch, prefill=one.prefill
         )
 
+    def in_flight(self) -> Iterator[tuple[str, str, float]]:
+        """(pool, address, requests believed in flight) of every endpoint."""
+        for name in sorted(self._pools):
+            slots = self._picker.pool(name)
+            for slot in slots.each() if slots is not None else ():
+                yield name, slot.address, slot.flight.count
+
+    def kv_blocks(self) -> Iterator[tuple[str, str, int]]:
+        """(pool, address, KV blocks held) of every endpoint whose events are received."""
+        for name in sorted(self._pools):
+            slots = self._picker.pool(name)
+            for slot in slots.each() if slots is not None and slots.kv.live else ():
+                if slots is not None and slots.kv.live >> slot.index & 1:
+                    yield name, slot.address, slots.kv.blocks(slot.index)
+
     def kv_events(self, address: str, batch: Batch) -> None:
         """An endpoint published what its KV cache holds."""
         self._picker.kv_events(address, batch)
@@ -219,7 +234,8 @@ class PoolPicker:
 
     def _token_ids(self, decision: Decision) -> list[int]:
         """The prompt's token ids, where they were sent and some endpoint tells which blocks it holds."""
-        text = decision.facts.token_ids
+        # Blocks of a salted prompt are named by its salt, which events do not tell: there is no exact match for it.
+        text = "" if decision.facts.cache_salt else decision.facts.token_ids
         slots = self._picker.pool(decision.pool) if text else None
         if slots is None or not slots.kv.live:
             return []

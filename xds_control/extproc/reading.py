@@ -22,7 +22,8 @@ class RequestReader:
     def __init__(self, policy: InspectPolicy, estimator: TokenEstimator) -> None:
         self.policy = policy
         self.estimator = estimator
-        self._inspector = Inspector(policy, estimator, load_counters(policy.tokens.tokenizers, _not_usable))
+        exact = load_counters(policy.tokens.tokenizers, _not_usable)
+        self._inspector = Inspector(policy, estimator, exact, {model: one.ids for model, one in exact.items()})
         self._learned = 0
         self._exported = 0
 

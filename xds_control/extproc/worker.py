@@ -179,6 +179,11 @@ class Processor:
             yield sample("processor_requests", self._edge.counters.requests, me)
         yield sample("processor_cpu_seconds", usage.ru_utime + usage.ru_stime, me)
         yield sample("processor_access_log_entries", self.state.entries, me)
+        if self.state.picker is not None:
+            for pool, address, count in self.state.picker.in_flight():
+                yield sample("processor_in_flight", count, me, pool, address)
+            for pool, address, count in self.state.picker.kv_blocks():
+                yield sample("processor_kv_blocks", count, me, pool, address)
         yield sample("processor_rss_bytes", _rss(), me)
         spans = self._spans
         yield sample("processor_spans_sent", self._spans_sent + (0 if spans is None else spans.sent), me)

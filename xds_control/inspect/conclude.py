@@ -22,11 +22,16 @@ class Conclusions:
     """Adds to facts what follows from the prompt: sizes, keys, token estimates, tags."""
 
     def __init__(
-        self, policy: InspectPolicy, estimator: TokenEstimator, exact: Mapping[str, Callable[[str], int]]
+        self,
+        policy: InspectPolicy,
+        estimator: TokenEstimator,
+        exact: Mapping[str, Callable[[str], int]],
+        encoders: Mapping[str, Callable[[str], list[int]]],
     ) -> None:
         self._policy = policy
         self._estimator = estimator
         self._exact = dict(exact)
+        self._encoders = dict(encoders)
         self._tagger = Tagger(policy.tags, policy.tag_scan_bytes) if policy.tags else None
 
     def conclude(self, facts: RequestFacts, prompt: Prompt, wants_fingerprint: bool) -> None:
@@ -88,6 +93,14 @@ class Conclusions:
 
     def _count(self, facts: RequestFacts, prompt: Prompt) -> int:
         """Tokens of the text by the model's own tokenizer."""
+        encode = self._encoders.get(facts.model)
+        one_text = len(prompt.body) == 1 and not (prompt.head or prompt.media or prompt.marks)
+        if encode is not None and one_text and facts.api == "openai.completions":
+            # No template: these are the ids that the engine makes of it too, and names its blocks by.
+            ids = encode(prompt.body[0])
+            facts.token_ids = "[" + ",".join(map(str, ids)) + "]"
+            facts.tokens_exact = True
+            return len(ids)
         tokens = self._exact[facts.model]("".join(prompt.head + prompt.body))
         spec = SPECS.get(facts.api)
         if spec is not None and spec.plain:

@@ -43,6 +43,7 @@ class Inspector:
 
     Not thread-safe: one per event loop. `estimator` is shared with what feeds returned usage back into it.
     exact_counters: tokens of a text by model, where its own tokenizer is at hand (see `exact.load_counters`).
+    encoders: token ids of a text by model, where they are wanted for prompts that no template changes.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Inspector:
         policy: InspectPolicy,
         estimator: TokenEstimator,
         exact_counters: Mapping[str, Callable[[str], int]] | None = None,
+        encoders: Mapping[str, Callable[[str], list[int]]] | None = None,
     ) -> None:
         self._policy = policy
-        self._conclusions = Conclusions(policy, estimator, exact_counters or {})
+        self._conclusions = Conclusions(policy, estimator, exact_counters or {}, encoders or {})
         self._paths = Paths()
         self._json = CanonicalJson()
         self._sessions = SessionSources(policy.session_sources, policy.session_max_bytes)

@@ -100,6 +100,18 @@ METRICS: tuple[MetricSpec, ...] = (
     _m("processor_requests", "counter", "processor", "Requests that a processor has decided."),
     _m("processor_cpu_seconds", "counter", "processor", "CPU time of a processor."),
     _m("processor_access_log_entries", "counter", "processor", "Access log entries taken in."),
+    _m(
+        "processor_in_flight",
+        "gauge",
+        "processor pool endpoint",
+        "Requests that a processor believes to be in flight on an endpoint, whoever picked.",
+    ),
+    _m(
+        "processor_kv_blocks",
+        "gauge",
+        "processor pool endpoint",
+        "KV blocks that an endpoint holds by its own events, where it publishes them.",
+    ),
     _m("processor_rss_bytes", "gauge", "processor", "Resident memory of a processor."),
     _m("processor_spans_sent", "counter", "processor", "Trace spans that the collector took."),
     _m("processor_spans_lost", "counter", "processor", "Trace spans lost because the collector was slow or away."),

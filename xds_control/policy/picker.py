@@ -236,7 +236,8 @@ class PrefixPolicy(Section, frozen=True):
         int,
         meta(
             "port on each endpoint's host where its engine publishes KV events (ZMQ PUB, usually 5557); 0 = none. "
-            "Needs the `kv-events` extra",
+            "Needs the `kv-events` extra. Where several engines share a host, labels of the endpoint say it instead: "
+            "`kv-events-port`, `kv-replay-port`",
             ge=0,
             le=65535,
         ),

@@ -170,3 +170,16 @@ async def test_a_source_that_is_dropped_is_forgotten(publisher: Publisher, recei
     await _subscribed(publisher, seen)
     made.follow(set())
     assert seen.lost == 1
+
+
+async def test_an_idle_publisher_is_asked_for_what_it_sent_before(
+    publisher: Publisher, receiver: tuple[KvReceiver, Seen]
+) -> None:
+    made, seen = receiver
+    for name in range(150):  # more than it keeps
+        await publisher.send(name)
+    made.follow({KvSource("e:1", publisher.url, publisher.replay_url)})
+    await until(lambda: seen.names == list(range(50, 150)))
+    await publisher.send(150)
+    await until(lambda: seen.names == list(range(50, 151)))
+    assert seen.lost == 0

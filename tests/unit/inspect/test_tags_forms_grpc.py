@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from xds_control.errors import ConfigError
-from xds_control.inspect import BodyProblem, Inspector, TokenEstimator
+from xds_control.inspect import BodyProblem, Inspector, RequestFacts, TokenEstimator
 from xds_control.inspect.exact import load_counters
 from xds_control.inspect.multipart import read_form
 from xds_control.policy.inspect import InspectPolicy, TagPolicy
@@ -211,3 +212,30 @@ def test_tokenizer_files(tmp_path: Path) -> None:
     problems: list[str] = []
     both = load_counters({"a": str(tmp_path / "absent.json"), "m": str(path)}, lambda model, _: problems.append(model))
     assert (sorted(both), problems) == (["m"], ["a"])
+
+
+def test_a_text_that_no_template_changes_gets_the_engines_token_ids(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({"hello": 5, "world": 6, "?": 7, "<s>": 1}, unk_token="?")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.enable_truncation(2)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    exact = load_counters({"m": str(path)})
+    inspector = Inspector(InspectPolicy(), TokenEstimator(), exact, {name: one.ids for name, one in exact.items()})
+
+    def read(path: str, **body: object) -> RequestFacts:
+        return inspector.inspect(path, {}, msgspec.json.encode({"model": "m", **body}))
+
+    text = read("/v1/completions", prompt="hello world hello")
+    assert text.token_ids == "[1,5,6,5]"
+    assert text.prompt_tokens == 4
+    assert text.tokens_exact
+    assert read("/v1/completions", prompt=[1, 5, 6, 5]).token_ids == "[1,5,6,5]"
+    # Several prompts, templates, other models: the ids are not known.
+    assert read("/v1/completions", prompt=["hello", "world"]).token_ids == ""
+    assert read("/v1/completions", prompt="hello", suffix="world").token_ids == ""
+    assert read("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}]).token_ids == ""
+    assert inspector.inspect("/v1/completions", {}, b'{"model": "n", "prompt": "hello"}').token_ids == ""
