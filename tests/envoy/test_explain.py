@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import yaml
+from click.testing import CliRunner
 
 from tests.envoy.harness import Product, eventually
 from tests.envoy.test_admin_commands import Cli
@@ -153,8 +154,6 @@ async def test_a_shadow_policy_is_shown_and_never_applied(
     path.write_text(yaml.safe_dump(other))
 
     async def shadow(*words: str) -> Any:
-        from click.testing import CliRunner
-
         environment = {"XDS_CONTROL_ADMIN": f"127.0.0.1:{product.ports['admin']}", "XDS_CONTROL_TOKEN": ""}
         words = ("policy", "shadow", *words, "--output", "json")
         result = await asyncio.to_thread(CliRunner().invoke, main, list(words), env=environment)
@@ -184,6 +183,21 @@ async def test_a_shadow_policy_is_shown_and_never_applied(
     assert both["shadow"]["decision"]["pool"] == "other"
     assert (await cli.json("status"))["shadow_version"] == made["info"]["version"]
 
+    # A killed control comes back with it, and the processors go on trying it.
+    product.kill("control")
+
+    async def is_back() -> bool:
+        environment = {"XDS_CONTROL_ADMIN": f"127.0.0.1:{product.ports['admin']}", "XDS_CONTROL_TOKEN": ""}
+        words = ["policy", "shadow", "show", "--output", "json"]
+        result = await asyncio.to_thread(CliRunner().invoke, main, words, env=environment)
+        if result.exit_code != 0:
+            return False
+        now = json.loads(result.output)
+        assert now["info"] == made["info"]
+        await send(client, product)
+        return int(now.get("requests", 0)) > 0
+
+    await eventually(is_back, 40, "the shadow policy survives control")
     assert not (await shadow("clear")).get("info")
     assert not (await cli.json("status")).get("shadow_version")
 

@@ -131,6 +131,7 @@ class Control:
         await self._discover_first()
         self.exporters.use_policy(policy.signals)
         self.tick()
+        self.shadow.restore()
         await self._serve_fleet()
         self.publish_world()
         await self.xds.start(policy.control.xds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from xds_control.admin.backend import BadRequest
@@ -17,7 +17,7 @@ from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.snapshot import PoolSnapshot, State
 from xds_control.observe.logs import logger
 from xds_control.policy.load import Loaded, encode_policy, load_files
-from xds_control.policy.store import AuditRecord
+from xds_control.policy.store import AuditRecord, PolicyRecord
 from xds_control.proto import admin_pb2 as pb
 from xds_control.proto import fleet_pb2
 from xds_control.signals.engines import default_path
@@ -78,6 +78,12 @@ class ShadowWeights:
         return moves, moved, predicted
 
 
+def _info(record: PolicyRecord) -> pb.PolicyVersion:
+    return pb.PolicyVersion(
+        version=record.version, at_unix_s=record.at, by=record.by, reason=record.reason, source="shadow"
+    )
+
+
 def _predicted(pool: PoolSnapshot, moves: Sequence[WeightMove]) -> dict[str, float]:
     """What moving the shares does to the means, if every endpoint stayed as it is now."""
     found: dict[str, float] = {}
@@ -131,7 +137,7 @@ class Compared:
 
 
 class Shadow:
-    """Sets, shows and ends the shadow policy of a control process. It does not outlive the process."""
+    """Sets, shows and ends the shadow policy of a control process; kept in the store, it outlives the process."""
 
     def __init__(self, control: Control, wall: Callable[[], float] = time.time) -> None:
         self._control = control
@@ -160,38 +166,59 @@ class Shadow:
             loaded = load_files([(one.name or "<policy>", one.text) for one in request.files], CHECKS)
         except PolicyError as error:
             return pb.GetShadowResponse(problems=map(problem_message, error.problems))
-        at = self._wall()
-        self._control.store.add_audit(AuditRecord(at, who, "shadow", loaded.version, "", request.reason))
+        record = PolicyRecord(loaded.version, self._wall(), who, request.reason, "shadow", loaded.files, b"")
+        self._control.store.put_shadow(
+            record, AuditRecord(record.at, who, "shadow", loaded.version, "", request.reason)
+        )
+        self._begin(loaded, record)
+        answer = self.get()
+        answer.problems.extend(map(problem_message, warnings(loaded.policy)))
+        return answer
+
+    def restore(self) -> None:
+        """The one from before the restart. Where it is no good any more, that is shown in place of its weights."""
+        record = self._control.store.shadow()
+        if record is None:
+            return
+        try:
+            loaded = load_files(record.files, CHECKS)
+        except PolicyError as error:
+            self._info = _info(record)
+            self._problem = f"it cannot be used any more: {error.problems[0]}"
+            self._log.error("shadow-not-restored", version=record.version, problems=[str(p) for p in error.problems])
+            return
+        self._begin(loaded, replace(record, version=loaded.version))
+        self._log.info("shadow-restored", version=loaded.version, by=record.by)
+
+    def _begin(self, loaded: Loaded, record: PolicyRecord) -> None:
         self._weights = ShadowWeights(loaded, self._control.core)
         self._compared = Compared()
         self._problem = ""
         self._found = None
-        self._info = pb.PolicyVersion(
-            version=loaded.version, at_unix_s=at, by=who, reason=request.reason, source="shadow"
-        )
+        self._info = _info(record)
         self._control.hub.publish_shadow(loaded.version, encode_policy(loaded.policy))
         self._next = 0.0
         self.tick(time.monotonic())
-        answer = self.get()
-        answer.problems.extend(map(problem_message, warnings(loaded.policy)))
-        return answer
 
     def clear(self, request: pb.ClearShadowRequest, who: str) -> pb.GetShadowResponse:
         """Ends it."""
         if len(request.reason) > MAX_REASON:
             raise BadRequest(f"the reason is longer than {MAX_REASON} characters")
-        if self._weights is not None:
-            record = AuditRecord(self._wall(), who, "shadow-clear", self.version, "", request.reason)
-            self._control.store.add_audit(record)
+        if self._info.version:
+            record = AuditRecord(self._wall(), who, "shadow-clear", self._info.version, "", request.reason)
+            self._control.store.put_shadow(None, record)
             self._weights = None
+            self._info = pb.PolicyVersion()
+            self._problem = ""
             self._control.hub.publish_shadow("", b"")
         return self.get()
 
     def get(self) -> pb.GetShadowResponse:
         """What it would do. Without one, the answer has no info."""
         weights, compared = self._weights, self._compared
+        problems = [pb.Problem(message=self._problem)] if self._problem else []
         if weights is None:
-            return pb.GetShadowResponse()
+            return pb.GetShadowResponse(info=self._info if self._info.version else None, problems=problems)
         moves, moved, predicted = weights.compared()
         return pb.GetShadowResponse(
             info=self._info,
@@ -213,7 +240,7 @@ class Shadow:
             same_endpoint=compared.same_endpoint,
             picks=compared.picks,
             predicted={**predicted, **compared.predicted()},
-            problems=[pb.Problem(message=self._problem)] if self._problem else [],
+            problems=problems,
         )
 
     def on_window(self, window: fleet_pb2.ShadowWindow) -> None:

@@ -29,7 +29,7 @@ def shadow() -> None:
 @output_option
 @admin_options
 def set_(client: AdminClient, paths: tuple[Path, ...], reason: str, output: str) -> None:
-    """Begin a shadow policy; it ends with `clear`, or with the control process.
+    """Begin a shadow policy; it goes on after restarts of control, until `clear`.
 
     Example: xds-control policy shadow set candidate.yaml
     """

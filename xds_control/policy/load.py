@@ -14,7 +14,7 @@ from xds_control.errors import Place, PolicyError, Problem
 from xds_control.policy.document import Document, Path, path_text, read_document
 from xds_control.policy.merge import merge
 from xds_control.policy.schema import Policy, cross_check
-from xds_control.policy.secrets import Lookup, expand, hidden, look_up, with_references
+from xds_control.policy.secrets import Lookup, expand, has_reference, hidden, look_up, with_references
 from xds_control.policy.validate import check
 
 Check = Callable[[Policy], None]
@@ -100,7 +100,12 @@ def _checked(
     document: Document, checks: Sequence[Check], lookup: Lookup = look_up
 ) -> tuple[Policy, Mapping[Path, str]]:
     secrets = expand(document, lookup)
+    unknown = len(document.problems)
     policy = check(document, Policy)
+    if unknown:
+        # a reference that stayed in its place is wrong in some other way too, which helps nobody
+        rest = [problem for problem in document.problems[unknown:] if not has_reference(problem.message)]
+        document.problems[unknown:] = rest
     if policy is not None:
         for path, message in cross_check(policy):
             document.complain(path, message)

@@ -45,6 +45,11 @@ def expand(document: Document, lookup: Lookup = look_up) -> dict[Path, tuple[str
     return found
 
 
+def has_reference(text: str) -> bool:
+    """Whether a reference stands in a text."""
+    return _REFERENCE.search(text) is not None
+
+
 def hidden(problem: Problem, secrets: Mapping[Path, tuple[str, str]]) -> Problem:
     """The problem without any secret in its words."""
     message = problem.message

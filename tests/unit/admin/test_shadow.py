@@ -101,3 +101,42 @@ def test_processors_hear_of_it_and_answer() -> None:
     assert not told.shadow.version
     actions = [(one.action, one.by, one.reason) for one in control.store.audit(10, "")]
     assert actions[:2] == [("shadow-clear", "eve", "done"), ("shadow", "eve", "trial")]
+
+
+def after_a_restart(control: Any) -> tuple[Any, Shadow]:
+    again: Any = SimpleNamespace(core=control.core, store=control.store, hub=Hub(), resolver=control.resolver)
+    made = Shadow(again, lambda: 99.0)
+    made.restore()
+    return again, made
+
+
+def test_it_goes_on_after_a_restart_until_it_is_cleared() -> None:
+    control, made = shadow()
+    set_ = made.set(request(HEAVY), "eve")
+    again, restored = after_a_restart(control)
+    answer = restored.get()
+    assert answer.info == set_.info
+    assert (answer.info.by, answer.info.at_unix_s, answer.info.reason) == ("eve", 7.0, "trial")
+    assert {one.endpoint for one in answer.weights} == {one.endpoint for one in set_.weights}
+    hub: Hub = again.hub
+    hub.publish(again.core.snapshot)
+    told = fleet_pb2.WatchResponse.FromString(hub.next_message(hub.watch("p0", "127.0.0.1:1", "0", 0.0), 0.0) or b"")
+    assert told.shadow.version == set_.info.version
+
+    restored.clear(pb.ClearShadowRequest(reason="done"), "ann")
+    assert after_a_restart(control)[1].version == ""
+
+
+def test_one_that_is_no_good_any_more_says_so_and_can_be_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    control, made = shadow()
+    monkeypatch.setenv("SHADOW_URL", "http://127.0.0.1:4318/")
+    made.set(request(HEAVY + 'tracing: {endpoint: "${env:SHADOW_URL}"}\n'), "eve")
+    monkeypatch.delenv("SHADOW_URL")
+    _again, restored = after_a_restart(control)
+    answer = restored.get()
+    assert answer.info.by == "eve"
+    assert not answer.weights
+    assert "SHADOW_URL is not set" in answer.problems[0].message
+    assert restored.version == ""
+    assert not restored.clear(pb.ClearShadowRequest(), "ann").HasField("info")
+    assert control.store.shadow() is None

@@ -35,6 +35,14 @@ def problems(*files: tuple[str, str]) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
+def test_a_reference_that_leads_nowhere_is_one_problem_wherever_it_stands() -> None:
+    text = POOLS + "tracing: {endpoint: '${env:NOT_SET}', sample_share: 2}\ncontrol: {xds: '${env:NOT_SET}'}\n"
+    found = problems(("p.yaml", text))
+    assert len(found) == 3, found
+    assert sum("NOT_SET is not set" in one for one in found) == 2
+    assert sum("sample_share" in one for one in found) == 1
+
+
 def test_files_are_joined(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(MORE)
     (tmp_path / "a.yaml").write_text(POOLS)

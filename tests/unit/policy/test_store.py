@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from xds_control.policy.store import AuditRecord, PolicyRecord, StoreError
-from xds_control.policy.store.sqlite import SqliteStore
+from xds_control.policy.store.sqlite import SqliteStore, open_store
 
 ACT = AuditRecord(1.0, "ann", "push", "v1", "detail", "because")
 
@@ -58,6 +58,63 @@ def test_orders_are_kept_and_taken_back(tmp_path: Path) -> None:
     again = SqliteStore(tmp_path / "s.db")
     assert again.orders() == {"a:1": order}
     assert [one.action for one in again.audit(10, "b:1")] == ["clear", "drain"]
+
+
+def test_the_shadow_policy_is_kept_and_ended(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "s.db")
+    assert store.shadow() is None
+    for version in ("a", "b"):
+        store.put_shadow(record(version), AuditRecord(1.0, "ann", "shadow", version))
+    store.close()
+    again = SqliteStore(tmp_path / "s.db")
+    assert again.shadow() == PolicyRecord("b", 1.0, "ann", "why", "shadow", (("p.yaml", "version: 1\n"),), b"")
+    again.put_shadow(None, AuditRecord(2.0, "bob", "shadow-clear", "b"))
+    assert again.shadow() is None
+    assert [one.action for one in again.audit(9)] == ["shadow-clear", "shadow", "shadow"]
+
+
+HOLDER = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from xds_control.policy.store.sqlite import open_store
+
+    store = open_store(sys.argv[1], None)
+    print("open", flush=True)
+    sys.stdin.read()
+    """
+)
+
+
+def test_a_store_is_one_processs_alone_and_free_when_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match=rf"in use by another control process \(pid {holder.pid}\)"):
+            open_store(str(path), None)
+        with pytest.raises(StoreError, match="in use"):
+            open_store(None, _linked(tmp_path))
+        SqliteStore(path).close()  # looking is allowed
+    finally:
+        holder.kill()
+        holder.wait()
+    store = open_store(str(path), None)
+    store.add_policy(record("v"), ACT)
+    store.close()
+    store.close()
+    open_store(str(path), None).close()
+
+
+def _linked(folder: Path) -> Path:
+    """A run folder whose store is the same file by another name."""
+    run = folder / "run"
+    run.symlink_to(folder)
+    (folder / "store.db").symlink_to(folder / "s.db")
+    return run
 
 
 def test_memory_needs_no_file() -> None:

@@ -25,7 +25,7 @@ class PolicyRecord:
 
     number: counts up by one, given by the store. version: hash of the content. files: (name, YAML text) as the user
     gave them, secrets as references. effective: the whole policy with defaults as JSON, secrets as references.
-    source: start, file, push or rollback. rolled_back_to: the version that a rollback repeats.
+    source: start, file, push, rollback or shadow. rolled_back_to: the version that a rollback repeats.
     """
 
     version: str
@@ -87,6 +87,14 @@ class Store(Protocol):
 
     def orders(self) -> Mapping[str, Mapping[str, Any]]:
         """All orders that are kept, by address."""
+        ...
+
+    def put_shadow(self, record: PolicyRecord | None, audit: AuditRecord) -> None:
+        """Keeps the shadow policy, None ends it. Its effective content is not kept: it is made anew from its files."""
+        ...
+
+    def shadow(self) -> PolicyRecord | None:
+        """The shadow policy, None when there is none."""
         ...
 
     def add_audit(self, record: AuditRecord) -> None:

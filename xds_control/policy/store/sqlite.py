@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +29,10 @@ CREATE TABLE IF NOT EXISTS policies (
 );
 CREATE INDEX IF NOT EXISTS policies_by_version ON policies (version, number);
 CREATE TABLE IF NOT EXISTS orders (address TEXT PRIMARY KEY, record BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS shadow (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  version TEXT NOT NULL, at REAL NOT NULL, by TEXT NOT NULL, reason TEXT NOT NULL, files BLOB NOT NULL
+);
 CREATE TABLE IF NOT EXISTS audit (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   at REAL NOT NULL, by TEXT NOT NULL, action TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL,
@@ -118,6 +124,22 @@ class SqliteStore:
         except msgspec.DecodeError as error:
             raise StoreError(f"the store {self.path} holds an order that cannot be read: {error}") from error
 
+    def put_shadow(self, record: PolicyRecord | None, audit: AuditRecord) -> None:
+        with self._change() as db:
+            db.execute("DELETE FROM shadow")
+            if record is not None:
+                db.execute(
+                    "INSERT INTO shadow (one, version, at, by, reason, files) VALUES (1, ?, ?, ?, ?, ?)",
+                    (record.version, record.at, record.by, record.reason, msgspec.json.encode(record.files)),
+                )
+            _write_audit(db, audit)
+
+    def shadow(self) -> PolicyRecord | None:
+        for version, at, by, reason, files in self._read("SELECT version, at, by, reason, files FROM shadow"):
+            known = msgspec.json.decode(files, type=tuple[tuple[str, str], ...])
+            return PolicyRecord(version, at, by, reason, "shadow", known, b"")
+        return None
+
     def add_audit(self, record: AuditRecord) -> None:
         with self._change() as db:
             _write_audit(db, record)
@@ -180,12 +202,61 @@ def _write_mark(db: sqlite3.Connection, mark: str) -> None:
     db.execute("INSERT OR REPLACE INTO marks (name, value) VALUES ('file', ?)", (mark,))
 
 
+class OwnedStore(SqliteStore):
+    """The same for one process alone. Who keeps a policy in memory must be the only one who changes it on disk.
+
+    A lock file stands beside it; the lock goes with the process, however that ends. Raises StoreError when another
+    process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = _locked(path)
+        try:
+            super().__init__(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        super().close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _locked(store: Path) -> int:
+    """A file descriptor that holds the lock."""
+    real = store.resolve()  # one file has one lock, whatever it is called
+    name = real.with_name(f"{real.name}.lock")
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"the store {store} cannot be used: {name}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        os.close(lock)
+        if not isinstance(error, BlockingIOError):
+            raise StoreError(f"the store {store} cannot be locked: {error.strerror}") from error
+        raise StoreError(
+            f"the store {store} is in use by another control process (pid {holder}): stop that one, or give this one a "
+            "store of its own (control.store, --run-dir)"
+        ) from None
+    return lock
+
+
 def open_store(path: str | None, run_dir: Path | None) -> SqliteStore:
-    """The store at `path`, else the one of the run folder, else one in memory. Raises StoreError."""
+    """The store at `path`, else the one of the run folder, else one in memory; for this process alone.
+
+    Raises StoreError.
+    """
     if path is not None:
-        return SqliteStore(Path(path))
+        return OwnedStore(Path(path))
     if run_dir is None:
         logger("store").warning("store-in-memory", hint="give --run-dir or control.store to keep orders and policies")
         return SqliteStore(None)
     run_dir.mkdir(parents=True, exist_ok=True)
-    return SqliteStore(run_dir / "store.db")
+    return OwnedStore(run_dir / "store.db")
