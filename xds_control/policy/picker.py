@@ -40,7 +40,7 @@ class CostPolicy(Section, frozen=True):
             ge=0,
             le=2,
         ),
-    ] = 0.06
+    ] = 0.02
     congestion: Annotated[
         float,
         meta(

@@ -44,7 +44,7 @@ def least_cost(job: Job, costs: Floats, rng: random.Random) -> Choice:
         else:
             matched = job.matched_all()[places]
         longest = float(matched.max())
-        saves = longest * float(slots.prefill[places[0]])
+        saves = longest * (1.0 + slots.bend * longest) * float(slots.prefill[places[0]])
         if longest >= job.profile.affinity.min_match_ratio * job.prompt and saves > cost.tie_s:
             places = places[matched == longest]
             if len(places) == 1:
@@ -81,7 +81,7 @@ def _by_rank(pair: tuple[int, Slot]) -> int:
 def expected_ttft(job: Job) -> Floats:
     """Expected time to first token of every slot: what this request itself would feel. Infinite where it may not go."""
     slots = job.slots
-    expected = slots.prefill * (job.prompt - job.matched_all() if job.levels else job.prompt)
+    expected = slots.prefill * job.unread_all()
     expected += slots.wait(job.columns, job.now)
     if job.need > slots.kv_floor:
         expected += slots.kv_wait(job.need)

@@ -20,7 +20,8 @@ _put_vector = struct.Struct("=6d").pack_into
 
 
 class Job:
-    """Working state of one pick. prompt, output: tokens. need: KV tokens with margin. length: prompt plus the output
+    """Working state of one pick. prompt, output: tokens. work: the prompt's tokens as the time that reading them takes
+    counts them. need: KV tokens with margin. length: prompt plus the output
     that the client allows. allowed: endpoints as bits."""
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Job:
         "slots",
         "tie_key",
         "totals",
+        "work",
     )
 
     def __init__(
@@ -66,7 +68,8 @@ class Job:
         self.columns: Columns = slots.columns[profile.cost]
         self.allowed = allowed
         self.now = now
-        self.prompt = facts.prompt_tokens
+        self.prompt = prompt = facts.prompt_tokens
+        self.work = prompt * (1.0 + slots.bend * prompt)
         limit = facts.max_output_tokens
         output = facts.expected_output_tokens or int(slots.rates.now.output)
         self.output = output if limit is None or limit > output else max(1, limit)
@@ -136,12 +139,14 @@ class Job:
         slots, columns = self.slots, self.columns
         vector, costs, levels = slots.vector, slots.costs, self.levels
         prompt = self.prompt
-        before = 0
+        bend = slots.bend
+        done = 0.0
         if levels and levels[0][1] == slots.eligible_bits:
             # What everybody holds, such as a common system prompt, is one subtraction.
-            before = min(levels[0][0], prompt - 1)
+            tokens = min(levels[0][0], prompt - 1)
+            done = tokens * (1.0 + bend * tokens)
             levels = levels[1:]
-        _put_vector(slots.vector_data, 0, prompt - before, self.output, prompt + self.output, 1.0, 1.0, -self.now)
+        _put_vector(slots.vector_data, 0, self.work - done, self.output, prompt + self.output, 1.0, 1.0, -self.now)
         # Where the backlog is done it ends now, so that the product gives the wait.
         clock = slots.clock
         clock[...] = self.now
@@ -153,10 +158,12 @@ class Job:
             per_token, spare = columns.per_token, slots.spare
             most = prompt - 1
             for tokens, bits in levels:
-                gain = float((tokens if tokens < most else most) - before)
+                if tokens > most:
+                    tokens = most
+                gain = tokens * (1.0 + bend * tokens) - done
                 if gain <= 0.0:
                     continue
-                before += int(gain)
+                done += gain
                 if bits & (bits - 1) == 0:
                     i = bits.bit_length() - 1
                     costs[i] -= per_token[i] * gain
@@ -188,6 +195,17 @@ class Job:
         for tokens, bits in self.levels:
             matched[slots.places(bits)] = min(tokens, self.prompt - 1)
         return matched
+
+    def unread(self, matched: int) -> float:
+        """What a slot that holds so many tokens of it would have to read, as its time counts it."""
+        return self.work - matched * (1.0 + self.slots.bend * matched) if matched else self.work
+
+    def unread_all(self) -> Floats:
+        """The same of every slot. The array is scratch."""
+        if not self.levels:
+            return np.full(self.slots.size, self.work)
+        matched = self.matched_all()
+        return self.work - matched * (1.0 + self.slots.bend * matched)
 
     def rendezvous(self, places: Sequence[int], key: int) -> list[int]:
         """These slots from the key's home down."""

@@ -33,12 +33,10 @@ def learn(
     uncached = max(0, prompt - cached)
     output = outcome.completion_tokens or 0
     if outcome.e2e_s is not None:
-        rates.observe_request(outcome.e2e_s, prompt, output, uncached)
-    if outcome.ttft_s is not None:
-        if ahead_tokens is not None:
-            rates.observe_first(slot.address, outcome.ttft_s, uncached, ahead_tokens)
-        elif slot.flight.count < 1.0:
-            rates.observe_first(slot.address, outcome.ttft_s, uncached, 0.0)
+        rates.observe_request(outcome.e2e_s, prompt, output, rates.work(prompt) - rates.work(prompt - uncached))
+    if outcome.ttft_s is not None and (ahead_tokens is not None or slot.flight.count < 1.0):
+        step = slot.step if batch is not None and batch >= 1.0 else None
+        rates.observe_first(slot.address, outcome.ttft_s, uncached, ahead_tokens or 0.0, prompt - uncached, step)
     if outcome.decode_s is not None and output >= 8:
         tpot = outcome.decode_s / (output - 1)
         beside = slot.flight.count + 1.0 if batch is None else 0.5 * (batch + slot.flight.count) + 1.0

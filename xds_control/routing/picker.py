@@ -135,9 +135,11 @@ class Picker:
                 self._since_record = 0
                 self.records.keep(self._record(job, answer, costs, request_id))
         uncached = job.prompt - answer.matched_tokens
+        work = job.unread(answer.matched_tokens)
         if slots.prefill_bits and wants_split(job.profile.disagg, job.prompt, uncached):
             uncached = self._split(job, slot, answer, prefill_token)
-        self._charge(job, slot, max(0, uncached))
+            work = work if uncached else 0.0
+        self._charge(job, slot, uncached if uncached > 0 else 0, work)
         if job.profile.session.token_header:
             answer.token = make_token(slots.name, slot.address)
             if answer.prefill:
@@ -237,6 +239,8 @@ class Picker:
                 slot.peer_tokens = float(tokens_there)
                 rate = slot.rate
                 ahead = (slot.flight.unread(now, rate) + tokens_there) * rate
+                if ahead > 0.0:
+                    ahead += slot.step  # which decodes for those that run there
                 slot.busy = max(now + ahead, min(slot.busy, slot.told_busy_until))
                 slots.price(slot)
         for state in peers.rates:
@@ -386,7 +390,7 @@ class Picker:
         wait = slot.busy - job.now
         if wait < 0.0:
             wait = 0.0
-        expected = wait + rate * uncached + slots.rates.now.overhead + slot.stall
+        expected = wait + rate * job.unread(matched) + slots.rates.now.overhead + slot.stall
         if job.need > slots.kv_floor:
             expected += max(0.0, job.need - slot.free) * slot.release
         if job.lora and slots.loras:
@@ -447,17 +451,26 @@ class Picker:
             costs[i] = cost
         return tuple(order)
 
-    def _charge(self, job: Job, slot: Slot, uncached: int) -> None:
-        """Counts the pick where it went, before anybody reports it."""
+    def _charge(self, job: Job, slot: Slot, uncached: int, unread: float) -> None:
+        """Counts the pick where it went, before anybody reports it. unread: the work of its uncached tokens."""
         slots, now = job.slots, job.now
         slots.now = now
-        work = uncached * slot.rate
-        ready = (slot.busy if slot.busy > now else now) + work
-        slot.busy = ready
+        work = unread * slot.rate
+        if work > 0.0:
+            ready = slot.busy
+            if ready <= now:
+                # It decodes: the step under way ends first, then comes the one that reads this prompt.
+                slot.joins = now + 0.5 * slot.step
+                ready = now + slot.step
+            elif now >= slot.joins:
+                # Prompts are being read: this one waits until they are, and shares its step with all who come by then.
+                slot.joins = ready
+                ready += slot.step
+            slot.busy = ready + work
         slot.given += work + 0.002
         slot.picked_at = now
         need = float(job.prompt + job.output)
-        slot.flight.pick(now, uncached, need, ready)
+        slot.flight.pick(now, unread, need, slot.busy)
         slot.kv_used += need
         slot.sent += uncached
         slots.price(slot)
@@ -485,25 +498,26 @@ class Picker:
         pinned = read_token(token) if token else None
         levels = slots.index.match(job.keys, job.packed, slots.prefill_bits) if job.keys else []
         seen = {i: job.totals[blocks - 1] for blocks, bits in levels for i in slots.places(bits)}
-        moved = 0
+        moved, work = 0, 0.0
         for slot in slots.of_bits(slots.prefill_bits):
             if slot.rest_until > job.now:
                 continue
             i = slot.index
-            uncached = max(0, job.prompt - seen.get(i, 0))
-            cost = max(0.0, slot.busy - job.now) + float(job.columns.per_token[i]) * uncached
+            held = min(seen.get(i, 0), job.prompt)
+            unread = job.work - held * (1.0 + slots.bend * held)
+            cost = max(0.0, slot.busy - job.now) + float(job.columns.per_token[i]) * unread
             cost += 1e-6 * slot.given
             if pinned is not None and pinned[1] in (slot.address, slot.endpoint.endpoint.name):
                 cost = -1.0
             if cost < least:
-                best, least, moved = slot, cost, uncached
+                best, least, moved, work = slot, cost, job.prompt - held, unread
         if best is None:
             return job.prompt - answer.matched_tokens
         answer.prefill = best.address
         transfer = job.profile.disagg.transfer_s_per_token * job.prompt
         answer.wait_s = max(0.0, best.busy - job.now)
-        answer.expected_ttft_s = answer.wait_s + best.rate * moved + transfer + slots.rates.now.overhead
-        self._charge(job, best, moved)
+        answer.expected_ttft_s = answer.wait_s + best.rate * work + transfer + slots.rates.now.overhead
+        self._charge(job, best, moved, work)
         return 0
 
     def _rest(self, slots: PoolSlots, slot: Slot, now: float) -> None:
@@ -521,7 +535,7 @@ class Picker:
         """An endpoint with the parts of its cost."""
         slots, i, columns = job.slots, slot.index, job.columns
         one = self._price(job, slot, costs, "")
-        rate = slot.rate
+        rate, unread = slot.rate, job.unread(one.matched_tokens)
         kv_wait = 0.0
         if job.need > slots.kv_floor:
             kv_wait = max(0.0, job.need - slot.free) * slot.release
@@ -533,9 +547,9 @@ class Picker:
             one.cost_s,
             one.expected_ttft_s,
             one.wait_s,
-            rate * one.uncached_tokens,
+            rate * unread,
             kv_wait,
-            (float(columns.per_token[i]) - rate) * one.uncached_tokens,
+            (float(columns.per_token[i]) - rate) * unread,
             float(columns.per_output[i]) * job.output,
             float(columns.per_need[i]) * (job.prompt + job.output),
             fixed,

@@ -2,10 +2,12 @@
 
 All of it rests on statistics that decay with time and simply add up over processors.
 
-Prefill: of the times to first token per uncached token a low quantile, taken where prompts are long. Some requests
-always find little ahead of them; if none does, the result is too high and not too low. A regression fails here:
-in overload the waiting has nothing to do with the prompt's length, the slope goes to zero, prefixes seem worthless,
-and the overload gets worse. The overhead is a low quantile of what is left.
+Prefill: attention makes a token the dearer the more tokens stand before it, so reading the tokens from m to p takes
+prefill · (f(p) − f(m)), f(x) = x + attention / 2 · x². Of the times to first token per uncached token a low quantile is
+taken among prompts of similar length, and a line through these quantiles gives both coefficients. Some requests always
+find little ahead of them; if none does, the result is too high and not too low. A regression over all requests fails
+here: in overload the waiting has nothing to do with the prompt's length, the slope goes to zero, prefixes seem
+worthless, and the overload gets worse. The overhead is a low quantile of what is left.
 
 Decode: time per output token = base + per_sequence · batch + per_kv_token · KV + prefill · prefill tokens per step,
 a regression with coefficients at or above zero, pulled to the priors while little has been seen.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xds_control.policy.picker import RatesPolicy
@@ -30,6 +32,10 @@ _LONG = 512.0
 _LOG_STEP = math.log(1.15)
 _PRIOR_WEIGHT = 2.0
 """Observations that the prior is worth."""
+_LENGTHS = 7
+"""Classes of context length, by octaves from 1,024 tokens."""
+_TYPICAL_CONTEXT = 16_000.0
+"""Context at which attention is taken to cost much less than the rest, as long as nothing else was seen."""
 
 
 class Histogram:
@@ -55,8 +61,9 @@ class Histogram:
     def quantile(self, q: float, prior: float, weight: float) -> float:
         """The q-quantile, with a prior value that counts `weight`."""
         counts = list(self.counts)
-        place = int(math.log(prior / self.low) / _LOG_STEP) + 1 if prior > self.low else 0
-        counts[min(place, self.BUCKETS - 1)] += weight
+        if weight > 0.0:
+            place = int(math.log(prior / self.low) / _LOG_STEP) + 1 if prior > self.low else 0
+            counts[min(place, self.BUCKETS - 1)] += weight
         rank = q * sum(counts)
         seen = 0.0
         for index, count in enumerate(counts):
@@ -150,9 +157,75 @@ class Fit:
         self.right = list(values[1 + size * size : 1 + size * size + size])
 
 
+class PrefillTimes:
+    """Times per uncached token by the context in which they were read, and the line through their low quantiles."""
+
+    __slots__ = ("_contexts", "_times")
+
+    def __init__(self) -> None:
+        self._times = [Histogram(1e-7) for _ in range(_LENGTHS)]
+        self._contexts = [0.0] * _LENGTHS
+
+    def add(self, seconds: float, context: float, weight: float) -> None:
+        """One prompt's seconds per uncached token. context: mean number of tokens before each of them."""
+        place = min(_LENGTHS - 1, max(0, int(context) // 1024).bit_length())
+        self._times[place].add(seconds, weight)
+        self._contexts[place] += weight * context
+
+    def decay(self, factor: float) -> None:
+        """Makes everything seen so far count less."""
+        for times in self._times:
+            times.decay(factor)
+        self._contexts = [value * factor for value in self._contexts]
+
+    def solve(self, prior: float) -> tuple[float, float]:
+        """Seconds per token without context, and the share of it that each token of context adds."""
+        # Normal equations of seconds = a + b · context, relative errors, with the prior as an observation of each.
+        aa = _PRIOR_WEIGHT / prior**2
+        ay = _PRIOR_WEIGHT / prior
+        bb = (_TYPICAL_CONTEXT / prior) ** 2
+        ab = by = 0.0
+        for times, contexts in zip(self._times, self._contexts, strict=True):
+            weight = times.total
+            if weight <= 1e-6:
+                continue
+            seconds = times.quantile(_LOW_QUANTILE, prior, 0.0)
+            context = contexts / weight
+            weight /= seconds * seconds
+            aa += weight
+            ab += weight * context
+            bb += weight * context * context
+            ay += weight * seconds
+            by += weight * context * seconds
+        slope = (by * aa - ay * ab) / (bb * aa - ab * ab)
+        if slope <= 0.0:
+            return ay / aa, 0.0
+        level = (ay - ab * slope) / aa
+        least = 0.1 * ay / aa
+        if level < least:
+            level, slope = least, max(0.0, (by - ab * least) / bb)
+        return level, slope / level
+
+    def sparse(self) -> list[tuple[int, float]]:
+        """What is not zero, by place; the contexts come first."""
+        flat = [*self._contexts, *(count for times in self._times for count in times.counts)]
+        return [(place, value) for place, value in enumerate(flat) if value != 0.0]
+
+    def merge(self, values: Iterable[tuple[int, float]]) -> None:
+        """Adds what another's `sparse` gave."""
+        for place, value in values:
+            if place < _LENGTHS:
+                self._contexts[place] += max(0.0, value)
+            else:
+                number, bucket = divmod(place - _LENGTHS, Histogram.BUCKETS)
+                if number < _LENGTHS:
+                    self._times[number].counts[bucket] += max(0.0, value)
+
+
 _STEP_VALUES = 1 + _STEP * _STEP + _STEP
-_FIRST_VALUES = 2 * Histogram.BUCKETS
-_POOL_STATE = struct.Struct(f"<{_STEP_VALUES + _FIRST_VALUES + 5}d")
+_POOL_STATE = struct.Struct(f"<{1 + _STEP_VALUES + Histogram.BUCKETS + 5}d")
+_TIME_STATE = struct.Struct("<Hf")
+_VERSION = 2.0
 _LOW_QUANTILE = 0.2
 _SPEED_STATE = struct.Struct("<4d")
 _NEWEST = 60.0
@@ -160,9 +233,13 @@ _NEWEST = 60.0
 
 @dataclass(slots=True)
 class Coefficients:
-    """The pool's speeds as used now, seconds. residence_s: how long a request stays; context: its mean KV tokens."""
+    """The pool's speeds as used now, seconds. residence_s: how long a request stays; context: its mean KV tokens.
+
+    prefill: of one token without context; attention: what each token of context adds, as a share of it.
+    """
 
     prefill: float
+    attention: float
     overhead: float
     base: float
     per_sequence: float
@@ -178,10 +255,10 @@ class PoolRates:
     def __init__(self, policy: RatesPolicy) -> None:
         self._policy = policy
         self._step = Fit(_STEP_SCALE)
-        self._token = Histogram(1e-7)
+        self._token = PrefillTimes()
         self._rest = Histogram(1e-4)
         self._new_step = Fit(_STEP_SCALE)
-        self._new_token = Histogram(1e-7)
+        self._new_token = PrefillTimes()
         self._new_rest = Histogram(1e-4)
         self._means = [0.0] * 5  # weight, residence, context, output, uncached
         self._new_means = [0.0] * 5
@@ -193,6 +270,7 @@ class PoolRates:
         self._level = 0.0
         self.now = Coefficients(
             policy.prefill_s_per_token,
+            0.0,
             0.01,
             policy.step_base_s,
             policy.step_per_sequence_s,
@@ -221,28 +299,45 @@ class PoolRates:
         self._step.add(features, value)
         self._new_step.add(features, value)
 
-    def observe_first(self, address: str, ttft_s: float, uncached: float, ahead_tokens: float) -> None:
-        """One request's time to first token, its own uncached tokens and those believed ahead of it."""
+    def work(self, tokens: float) -> float:
+        """Prompt tokens up to this one, those counting more that have more before them."""
+        return tokens * (1.0 + 0.5 * self.now.attention * tokens)
+
+    def observe_first(
+        self,
+        address: str,
+        ttft_s: float,
+        uncached: float,
+        ahead: float,
+        cached: float = 0.0,
+        step_s: float | None = None,
+    ) -> None:
+        """One request's time to first token, and its own uncached tokens behind the cached ones.
+
+        ahead: work believed ahead of it. step_s: decode step of those that ran beside it; None = of nobody.
+        """
         if not (1e-5 < ttft_s < 600.0) or uncached < 0:
             return
         now = self.now
-        work = uncached + max(0.0, ahead_tokens)
-        if work >= 512 and ahead_tokens <= uncached:
-            predicted = now.overhead + now.prefill * work
+        own = self.work(cached + uncached) - self.work(cached)
+        total = own + max(0.0, ahead)
+        if total >= 512 and ahead <= own:
+            predicted = now.overhead + now.prefill * total
             self._note(address, 0, math.log(min(20.0, max(0.05, ttft_s / predicted))), 0.5)
-        value = ttft_s / self._applied.get(address, 1.0)
+        applied = self._applied.get(address, 1.0)
+        value = ttft_s / applied
         if uncached >= _LONG:
             # The step in which it is read decodes for the others as well.
-            own = max(value - now.base, 0.3 * value)
+            beside = now.base if step_s is None else step_s / applied
             weight = min(uncached / 1024.0, 8.0)
-            for histogram in (self._token, self._new_token):
-                histogram.add(own / uncached, weight)
-        rest = max(value - now.prefill * uncached, 0.05 * value)
+            for times in (self._token, self._new_token):
+                times.add(max(value - beside, 0.3 * value) / uncached, cached + 0.5 * uncached, weight)
+        rest = max(value - now.prefill * own, 0.05 * value)
         for histogram in (self._rest, self._new_rest):
             histogram.add(rest, 1.0)
 
     def observe_request(self, duration_s: float, prompt: float, output: float, uncached: float) -> None:
-        """How long a request stayed, and how much KV it held."""
+        """How long a request stayed, and how much KV it held. uncached: the work of what had to be read."""
         for means in (self._means, self._new_means):
             means[0] += 1.0
             means[1] += min(duration_s, 3600.0)
@@ -252,7 +347,7 @@ class PoolRates:
 
     @property
     def mean_uncached(self) -> float:
-        """Mean uncached prompt tokens of a request, for queues of which only the length is known."""
+        """Mean work of a request's uncached prompt tokens, for queues of which only the length is known."""
         weight = self._means[0]
         return (self._means[4] + 4 * 512.0) / (weight + 4)
 
@@ -310,12 +405,12 @@ class PoolRates:
         if not policy.learn:
             return
         current = self.now
-        prefill = self._token.quantile(_LOW_QUANTILE, policy.prefill_s_per_token, _PRIOR_WEIGHT)
+        prefill, attention = self._token.solve(policy.prefill_s_per_token)
         step = self._step.solve((policy.step_base_s, policy.step_per_sequence_s, policy.step_per_kv_token_s, prefill))
         weight, residence, context, output = self._means[:4]
         before = self._typical()
         current.overhead = self._rest.quantile(_LOW_QUANTILE, 0.01, _PRIOR_WEIGHT)
-        current.prefill = prefill
+        current.prefill, current.attention = prefill, attention
         current.base = max(1e-5, step[0])
         current.per_sequence = step[1]
         current.per_kv_token = step[2]
@@ -346,12 +441,11 @@ class PoolRates:
     def drain(self) -> dict[str, bytes]:
         """What was observed here since the last call: "" → the pool's sums, address → the endpoint's."""
         states: dict[str, bytes] = {}
-        if self._new_step.count or self._new_means[0] or any(self._new_rest.counts):
-            states[""] = _POOL_STATE.pack(
-                *self._new_step.to_list(), *self._new_token.counts, *self._new_rest.counts, *self._new_means
-            )
+        if self._new_step.count or self._new_means[0] or self._new_rest.total:
+            head = _POOL_STATE.pack(_VERSION, *self._new_step.to_list(), *self._new_rest.counts, *self._new_means)
+            states[""] = head + b"".join(_TIME_STATE.pack(*one) for one in self._new_token.sparse())
             self._new_step = Fit(_STEP_SCALE)
-            self._new_token = Histogram(1e-7)
+            self._new_token = PrefillTimes()
             self._new_rest = Histogram(1e-4)
             self._new_means = [0.0] * 5
         for address, entry in self._new_speeds.items():
@@ -362,17 +456,8 @@ class PoolRates:
     def merge(self, states: Mapping[str, bytes]) -> None:
         """Adds what another processor drained. States that are not finite or not of this version are left out."""
         for address, state in states.items():
-            if address == "" and len(state) == _POOL_STATE.size:
-                values = _POOL_STATE.unpack(state)
-                if not all(map(math.isfinite, values)):
-                    continue
-                other = Fit(_STEP_SCALE)
-                other.load(values[:_STEP_VALUES])
-                self._step.merge(other)
-                self._token.merge(values[_STEP_VALUES : _STEP_VALUES + Histogram.BUCKETS])
-                self._rest.merge(values[_STEP_VALUES + Histogram.BUCKETS : _STEP_VALUES + _FIRST_VALUES])
-                means = values[_STEP_VALUES + _FIRST_VALUES :]
-                self._means = [a + b for a, b in zip(self._means, means, strict=True)]
+            if address == "":
+                self._merge_pool(state)
             elif address and len(state) == _SPEED_STATE.size:
                 values = _SPEED_STATE.unpack(state)
                 if all(map(math.isfinite, values)) and min(values[1], values[3]) >= 0:
@@ -380,3 +465,19 @@ class PoolRates:
                     entry[:] = [a + b for a, b in zip(entry, values, strict=True)]
                     self._limit(entry, 0)
                     self._limit(entry, 2)
+
+    def _merge_pool(self, state: bytes) -> None:
+        size = _POOL_STATE.size
+        if len(state) < size or (len(state) - size) % _TIME_STATE.size:
+            return
+        version, *values = _POOL_STATE.unpack_from(state)
+        times = list(_TIME_STATE.iter_unpack(state[size:]))
+        if version != _VERSION or not all(map(math.isfinite, (*values, *(value for _, value in times)))):
+            return
+        other = Fit(_STEP_SCALE)
+        other.load(values[:_STEP_VALUES])
+        self._step.merge(other)
+        self._token.merge(times)
+        rest = _STEP_VALUES + Histogram.BUCKETS
+        self._rest.merge(values[_STEP_VALUES:rest])
+        self._means = [a + b for a, b in zip(self._means, values[rest:], strict=True)]

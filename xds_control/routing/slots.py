@@ -53,7 +53,9 @@ class Slot:
     speed: factor on its times. kv_capacity, kv_used: tokens; capacity is infinite when unknown.
     eligible: may be picked at all; takes: as a decode endpoint. known: its load is known and fresh.
     belief: tokens its cache is taken to hold. rate: seconds per uncached token. sent: uncached tokens since `sent_at`.
-    busy: monotonic seconds at which its backlog of prefill is reckoned to be done. given: seconds of work sent lately.
+    busy: monotonic seconds at which its backlog of prefill is reckoned to be done; who comes before `joins` is read in
+    the same step as the last of it. step: seconds of a decode step of those that run there now. given: seconds of
+    work sent lately.
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class Slot:
         "given",
         "index",
         "info_started",
+        "joins",
         "known",
         "kv_at",
         "kv_capacity",
@@ -93,6 +96,7 @@ class Slot:
         "sent_at",
         "speed",
         "stall",
+        "step",
         "takes",
         "told_busy_until",
         "waiting",
@@ -117,6 +121,8 @@ class Slot:
         self.limit = INFINITE
         self.stall = 0.0
         self.busy = 0.0
+        self.joins = 0.0
+        self.step = 0.01
         self.given = 0.0
         self.free = INFINITE
         self.release = 0.0
@@ -234,6 +240,7 @@ class PoolSlots:
         self._epoch = 0.0
         self._settled_at = -INFINITE
         self.congestion = 0.0
+        self.bend = 0.0
         self.now = 0.0
         self._share_unit = self._share_floor = self._share_cap = 0.0
         self._allocate()
@@ -306,6 +313,7 @@ class PoolSlots:
         policy = self._policy
         self._settled_at = self.now = now
         self.rates.refresh(now)
+        self.bend = 0.5 * self.rates.now.attention
         slots = list(self.by_address.values())
         capacities = [s.endpoint.capacity for s in slots if s.endpoint.capacity > 0]
         mean_capacity = sum(capacities) / len(capacities) if capacities else 0.0
@@ -404,7 +412,8 @@ class PoolSlots:
         slot.rate = per_token = rates.prefill * speed
         per_kv_token, per_sequence = rates.per_kv_token, rates.per_sequence
         added = per_sequence + per_kv_token * rates.context
-        step = speed * (rates.base + per_kv_token * used + count * (per_sequence + added))
+        slot.step = speed * (rates.base + per_kv_token * used + count * per_sequence)
+        step = slot.step + speed * count * added
         capacity = slot.kv_capacity
         use = release = 0.0
         free = INFINITE

@@ -201,12 +201,45 @@ def test_the_delay_that_a_prefill_does_to_others_counts() -> None:
         picker = picker_of(rows, profile=ProfilePolicy(cost=policy))
         state = picker.pool("p")
         assert state is not None
-        state.by_address[address(1)].busy = 0.35  # the idle one has a short queue of prefills
+        state.by_address[address(1)].busy = 0.05  # the idle one has a short queue of prefills
         state.price(state.by_address[address(1)])
         return picker.pick(facts(keys=keys), "p", 0.0).address
 
     assert where(CostPolicy(decode=0.0, interference=0.0)) == address(0)
     assert where(cost) == address(1)
+
+
+def test_prompts_that_come_together_share_a_step_and_later_ones_wait_for_it() -> None:
+    picker = picker_of(idle(1))
+    state = picker.pool("p")
+    assert state is not None
+    slot = state.by_address[address(0)]
+    slot.joins = slot.busy = 0.0
+    read, step = 1000 * slot.rate, slot.step
+    picker.pick(facts(prompt=1000), "p", 10.0)
+    assert slot.busy == pytest.approx(10.0 + step + read)
+    picker.pick(facts(prompt=1000), "p", 10.0 + 0.1 * step)  # before the step of the first begins
+    assert slot.busy == pytest.approx(10.0 + step + 2 * read)
+    before = slot.busy
+    later = slot.step
+    picker.pick(facts(prompt=1000), "p", 10.0 + step)  # while both are read
+    assert slot.busy == pytest.approx(before + later + read)
+
+
+def test_the_time_of_long_prompts_grows_faster_than_their_length() -> None:
+    picker = picker_of(idle(1))
+    state = picker.pool("p")
+    assert state is not None
+    state.bend = 0.5 * 5e-5
+    short, long = (picker.explain(facts(prompt=prompt), "p", 0.0).candidates[0].prefill_s for prompt in (2000, 40_000))
+    assert short == pytest.approx(2000 * 1.05 * 1e-4)
+    assert long == pytest.approx(40_000 * 2.0 * 1e-4)
+    keys = list(range(1, 33))
+    picker.pick(facts(keys=keys), "p", 0.0)
+    one = picker.explain(facts(keys=[*keys, *range(100, 120)]), "p", 0.0).candidates[0]
+    total, held = 52 * 256, one.matched_tokens  # the last tokens have all that is cached before them
+    assert held == 32 * 256
+    assert one.prefill_s == pytest.approx((total - held) * (1 + 5e-5 * (held + total) / 2) * 1e-4)
 
 
 def test_memory_that_does_not_fit_is_waited_for_and_a_full_cache_costs() -> None:

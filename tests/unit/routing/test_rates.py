@@ -41,6 +41,36 @@ def test_coefficients_are_learned() -> None:
     assert rates.speed("a") == 1.0
 
 
+def test_attention_is_told_from_prefill() -> None:
+    rates, rng = PoolRates(RatesPolicy()), random.Random(7)
+    bend = 4e-5
+    for second in range(120):
+        for _ in range(5):
+            uncached, cached = int(600 * 2 ** (6 * rng.random())), rng.choice((0, 0, 4000))
+            work = uncached * (1 + bend * (cached + uncached / 2))
+            first = TRUE["overhead"] + TRUE["prefill"] * work
+            rates.observe_first("a", first * rng.gauss(1, 0.05), uncached, 0.0, cached, TRUE["base"])
+        rates.refresh(float(second))
+    now = rates.now
+    assert now.prefill == pytest.approx(TRUE["prefill"], rel=0.1)
+    assert now.attention == pytest.approx(bend, rel=0.25)
+    for length in (1000.0, 10_000.0, 35_000.0):
+        assert now.prefill * rates.work(length) == pytest.approx(
+            TRUE["prefill"] * length * (1 + bend * length / 2), rel=0.1
+        )
+
+
+def test_overload_does_not_make_prefill_look_free() -> None:
+    rates, rng = PoolRates(RatesPolicy()), random.Random(8)
+    for second in range(60):
+        for _ in range(5):
+            uncached = int(600 * 2 ** (6 * rng.random()))
+            rates.observe_first("a", TRUE["prefill"] * uncached + rng.uniform(3.0, 9.0), uncached, 50_000.0)
+        rates.refresh(float(second))
+    assert rates.now.prefill >= TRUE["prefill"]
+    assert rates.now.attention >= 0.0
+
+
 @pytest.mark.parametrize("scale", [0.2, 5.0])
 def test_priors_that_are_five_times_off_are_overcome(scale: float) -> None:
     policy = RatesPolicy(
