@@ -68,7 +68,7 @@ async def test_requests_are_explained(
             ]
         },
         "ext_proc": {"emit_decision": True},
-        "picker": {"record_share": 1.0},
+        "picker": {"record_share": 0.0},
         "signals": FAST_SCRAPE,
         "lifecycle": {"warm_up": {"prompts": []}},
         "processors": {"count": 2},

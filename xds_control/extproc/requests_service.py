@@ -19,6 +19,7 @@ from xds_control.extproc.request import RequestView
 from xds_control.extproc.state import ProcessorState
 from xds_control.proto import admin_pb2 as pb
 from xds_control.routing.explain import Record
+from xds_control.routing.trail import candidates
 
 SERVICE: Final = "xds_control.admin.v1.Admin"
 LIST_DEFAULT: Final = 50
@@ -84,7 +85,7 @@ class RequestsService:
         decision = kept.decision
         record = picker.picker.records.find(decision.id) if picker is not None else None
         if record is None and decision.priced is not None:
-            record = _without_candidates(decision, kept.at)
+            record = _from_trail(decision, kept.at)
         at = time.time() - (time.monotonic() - kept.at)
         return explanation_message(
             decision,
@@ -109,8 +110,8 @@ class RequestsService:
         return explanation_message(decision, time.time(), record, processor=self._state.processor, dry_run=True)
 
 
-def _without_candidates(decision: Decision, at: float) -> Record:
-    """What is known of a pick whose candidates were not kept."""
+def _from_trail(decision: Decision, at: float) -> Record:
+    """A pick with the candidates that its answer named."""
     facts, priced = decision.facts, decision.priced
     assert priced is not None
     return Record(
@@ -123,6 +124,7 @@ def _without_candidates(decision: Decision, at: float) -> Record:
         len(facts.prefix_keys),
         bool(facts.session_key),
         priced,
+        [] if priced.trail is None else candidates(priced.trail),
         total=priced.candidates,
     )
 

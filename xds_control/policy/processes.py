@@ -83,7 +83,13 @@ class RequestRecords(Section, frozen=True):
     """Requests that each processor keeps for `xds-control requests` and `explain`; never their prompts."""
 
     notable: Annotated[
-        int, meta("newest requests of each kind: slow, failed, fell back, refused", ge=0, le=100_000)
+        int,
+        meta(
+            "newest requests of each kind: slow, failed, fell back, refused; 0 also leaves out what the candidates of each "
+            "pick cost",
+            ge=0,
+            le=100_000,
+        ),
     ] = 512
     sampled: Annotated[int, meta("newest of the others, by sample_share", ge=0, le=100_000)] = 256
     recent: Annotated[

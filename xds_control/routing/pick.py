@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from xds_control.routing.trail import Trail
 
 # Reason codes; stable, for metrics, records and clients.
 LEAST_COST: Final = "least-cost"
@@ -57,6 +60,7 @@ class Pick:
     shed: refused by prediction; retry_after_s says when to come again.
     token, prefill_token: opaque session tokens of the endpoints, "" when switched off.
     scores: score of every candidate where asked for, else None.
+    trail: the first candidates with what their costs are made of, where the picker keeps it.
     """
 
     addresses: tuple[str, ...] = ()
@@ -76,6 +80,7 @@ class Pick:
     token: str = ""
     prefill_token: str = ""
     scores: Mapping[str, float] | None = None
+    trail: Trail | None = None
 
     @property
     def ok(self) -> bool:

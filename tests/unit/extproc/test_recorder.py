@@ -194,6 +194,27 @@ async def test_a_recorded_request_is_found_and_listed(processor: tuple[Processor
     assert "xyzzy" not in str(listed)
 
 
+async def test_a_request_that_turns_out_notable_has_the_candidates_of_its_pick(
+    processor: tuple[ProcessorState, ProcessorFacts],
+) -> None:
+    made, facts = processor
+    assert made.decider is not None
+    assert made.recorder is not None
+    assert made.picker is not None
+    view = RequestView({":path": "/v1/chat/completions", ":method": "POST"}, BODY)
+    decision = made.decider.decide(view, 1.0)
+    assert not made.picker.picker.records.newest()  # it was not sampled
+    made.recorder.on_finished(ended(decision.id, kind="5xx", ok=False, pick=decision.destinations[0]), 2.0)
+    found = await request_calls.explain([facts], pb.ExplainRequestRequest(request_id=decision.id), SECRET)
+    one = found.explanation
+    assert one.notable == "failed"
+    assert [candidate.endpoint for candidate in one.candidates] == list(decision.destinations)
+    assert len(one.candidates) == one.endpoints == 2
+    pick = one.candidates[0]
+    parts = (pick.wait_s, pick.prefill_s, pick.interference_s, pick.decode_s, pick.memory_s, pick.fixed_s)
+    assert sum(parts) == pytest.approx(pick.cost_s)
+
+
 async def test_only_control_may_ask(processor: tuple[ProcessorState, ProcessorFacts]) -> None:
     _made, facts = processor
     for wrong in ("", "guess"):
