@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCES = {

@@ -65,7 +65,7 @@ async def test_streamed_time_to_first_token_agrees_with_the_engine(
             await answer.read()
 
     async def reported() -> bool:
-        return (await product.endpoint(engine.address))["requests"] >= 8
+        return int((await product.endpoint(engine.address))["requests"]) >= 8
 
     await eventually(reported, what="the access log arrived")
     endpoint = await product.endpoint(engine.address)
@@ -163,7 +163,7 @@ def _usage(data: bytes, stream: bool) -> dict[str, Any]:
         if line.startswith("data: {"):
             event = json.loads(line[6:])
             if event.get("usage"):
-                return event["usage"]
+                return dict(event["usage"])
     raise AssertionError(f"no usage in {data[-500:]!r}")
 
 

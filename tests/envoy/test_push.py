@@ -132,7 +132,7 @@ async def test_from_the_command_line_and_by_file_and_across_a_crash(
     async def drains() -> bool:
         state = await product.state()
         entry = await product.endpoint(engines[0].address)
-        return state["policy_version"] == third_version and entry["state"] == "draining" and entry["weight"] == 0
+        return bool(state["policy_version"] == third_version and entry["state"] == "draining" and entry["weight"] == 0)
 
     await eventually(drains, 60, "the drain and the policy are back")
 

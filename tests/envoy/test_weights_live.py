@@ -37,7 +37,7 @@ async def test_weights_of_three_to_one_give_such_shares(
 
     async def settled() -> bool:
         weights = [(await product.endpoint(x.address))["weight"] for x in (a, b)]
-        return abs(weights[0] / weights[1] - 3.0) < 0.05
+        return bool(abs(weights[0] / weights[1] - 3.0) < 0.05)
 
     await eventually(settled, what="weights 3:1")
     answered = await served_by(client, product.gateway, 400)

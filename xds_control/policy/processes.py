@@ -85,8 +85,8 @@ class RequestRecords(Section, frozen=True):
     notable: Annotated[
         int,
         meta(
-            "newest requests of each kind: slow, failed, fell back, refused; 0 also leaves out what the candidates of each "
-            "pick cost",
+            "newest requests of each kind: slow, failed, fell back, refused; 0 also leaves out what the candidates of "
+            "each pick cost",
             ge=0,
             le=100_000,
         ),

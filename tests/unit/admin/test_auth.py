@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def security(folder: Path, **options: Any) -> AdminSecurity:
     return AdminSecurity(
         tokens=tuple(
-            AdminToken(name=f"the-{role}", role=role, file=str(folder / f"{role}.token"))  # type: ignore[arg-type]
+            AdminToken(name=f"the-{role}", role=role, file=str(folder / f"{role}.token"))
             for role in ("view", "operate", "admin")
         ),
         **options,
@@ -82,7 +82,7 @@ async def test_every_method_asks_for_its_role(folder: Path) -> None:
     async with admin(policy) as (port, _backend, _gate), channel(folder, port) as line:
         for method, needed in ROLES.items():
             for name, role in (("", None), ("view", Role.VIEW), ("operate", Role.OPERATE), ("admin", Role.ADMIN)):
-                call = line.unary_stream(method)
+                call: Any = line.unary_stream(method)
                 metadata = bearer(folder, name) if name else [("authorization", "Bearer wrong")]
                 try:
                     stream = call(b"", metadata=metadata, timeout=10)
@@ -224,7 +224,7 @@ async def test_the_fleet_port_wants_its_token_too(folder: Path) -> None:
     request = fleet_pb2.WatchRequest(processor="p").SerializeToString()
     good = FleetAccess(ca=folder / "ca.pem", token=folder / "fleet.token", server_name="localhost")
     async with good.channel(address) as line:
-        call = line.unary_stream("/xds_control.fleet.v1.Fleet/Watch")
+        call: Any = line.unary_stream("/xds_control.fleet.v1.Fleet/Watch")
         await call(request, metadata=good.metadata(), timeout=10).read()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(request, timeout=10).read()

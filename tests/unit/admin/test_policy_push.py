@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ class World:
             wall=lambda: 5.0,
         )
 
-    async def push(self, text: str, **options: object) -> pb.PushPolicyResponse:
+    async def push(self, text: str, **options: Any) -> pb.PushPolicyResponse:
         request = pb.PushPolicyRequest(files=[pb.PolicyFile(name="p.yaml", text=text)], **options)
         return await self.policies.push(request, "ann")
 

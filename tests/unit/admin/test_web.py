@@ -71,7 +71,7 @@ async def start() -> AsyncIterator[Start]:
 def tokens(tmp_path: Path) -> AdminSecurity:
     path = tmp_path / "tokens"
     path.write_text("correct-horse\n")
-    return AdminSecurity(tokens=[AdminToken(name="ops", role="view", file=str(path))], max_failures_per_minute=3)
+    return AdminSecurity(tokens=(AdminToken(name="ops", role="view", file=str(path)),), max_failures_per_minute=3)
 
 
 async def test_the_page_comes_with_its_parts_and_may_load_nothing_else(start: Start) -> None:
