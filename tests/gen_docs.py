@@ -44,6 +44,9 @@ HEADERS = {
     "DESTINATION_SCORES": "scores of the candidates, with `ext_proc.emit_scores`",
     "PREFILL": "prefill endpoint of a split request",
     "DATA_PARALLEL": "endpoint of a data-parallel rank",
+    "BOOTSTRAP_HOST": "host of the prefill endpoint, connector `sglang`",
+    "BOOTSTRAP_PORT": "its bootstrap port",
+    "BOOTSTRAP_ROOM": "the room in which prefill and decode meet",
 }
 
 

@@ -22,12 +22,19 @@ from xds_control.errors import ConfigError
     help="Let the processor name endpoints; without, the shares follow the weights alone.",
 )
 @click.option(
+    "--disagg",
+    is_flag=True,
+    help="Half of the demo engines prefill, the others decode; long uncached prompts are split. Includes --picks.",
+)
+@click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep policy and logs there; a temporary folder when absent.",
 )
-def demo(seconds: float | None, engines: int, llama: bool, rate: float, picks: bool, folder: Path | None) -> None:
+def demo(
+    seconds: float | None, engines: int, llama: bool, rate: float, picks: bool, disagg: bool, folder: Path | None
+) -> None:
     """Watch Envoy move real traffic between inference servers because their state changes.
 
     Starts llama.cpp servers and demo engines, control, one processor and Envoy, sends mixed chat traffic, slows one
@@ -39,7 +46,9 @@ def demo(seconds: float | None, engines: int, llama: bool, rate: float, picks: b
         from xds_control.demo.run import DemoOptions, run_demo
 
         summary = run_demo(
-            DemoOptions(seconds=seconds, engines=engines, llama=llama, rate=rate, picks=picks, folder=folder)
+            DemoOptions(
+                seconds=seconds, engines=engines, llama=llama, rate=rate, picks=picks, disagg=disagg, folder=folder
+            )
         )
     except ConfigError as error:
         fail(error, EXIT_FAILED)

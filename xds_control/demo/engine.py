@@ -25,10 +25,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import aiohttp
 import msgspec
 from aiohttp import web
 
-from xds_control.demo import control, openai
+from xds_control.demo import control, disagg, openai
 from xds_control.demo.kv_events import CacheEvents, Publisher
 from xds_control.demo.kvcache import token_count
 from xds_control.demo.metrics import CONTENT_TYPE, MetricsPage, PageFacts
@@ -49,7 +50,8 @@ class EngineConfig:
     answers and injected faults repeatable. loras: adapters that may be asked for by name. record: how many last
     requests `requests` keeps. name: comes back in `x-demo-engine`. early_role_chunk: send the role chunk before
     prefill ends, as some servers do. kv_events_port, kv_replay_port: where vLLM's KV events are published and sent
-    again (extra `kv-events`); 0 = not.
+    again (extra `kv-events`); 0 = not. decodes: whether it asks another engine for a prefill where a request says so
+    (see `demo.disagg`). transfer_s_per_token: time to move one token's KV here.
     """
 
     model: str = "demo"
@@ -66,6 +68,8 @@ class EngineConfig:
     early_role_chunk: bool = False
     kv_events_port: int = 0
     kv_replay_port: int = 0
+    decodes: bool = False
+    transfer_s_per_token: float = 5e-6
 
 
 @dataclass(slots=True)
@@ -97,6 +101,11 @@ class DemoEngine:
         self.port = 0
         self._web: web.Server | None = None
         self._publisher: Publisher | None = None
+        self._client: aiohttp.ClientSession | None = None
+        self.prefilled = 0
+        """Prompts that were read here for another engine."""
+        self.received = 0
+        """Prompts that another engine read for this one."""
         self._listening: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: dict[Sequence, asyncio.Event] = {}
@@ -115,6 +124,7 @@ class DemoEngine:
             "/is_sleeping": self._is_sleeping,
             "/demo/control": self._control,
             "/demo/requests": self._recorded,
+            "/demo/split": self._split,
         }
         self._posts: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
             "/v1/chat/completions": self._chat,
@@ -189,6 +199,9 @@ class DemoEngine:
         if self._web is not None:
             await self._web.shutdown(0.01)  # aiohttp takes 0 for "no limit"
             self._web = None
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
         if self._publisher is not None:
             await self._publisher.stop()
             self._publisher = None
@@ -284,7 +297,9 @@ class DemoEngine:
             asked = openai.parse(_decoded(body, request.headers.get("Content-Encoding", "")), chat)
             if self.faults.fail_rate and self._random.random() < self.faults.fail_rate:
                 raise ApiError(self.faults.fail_status, "InternalServerError", "The demo engine was told to fail.")
-            sequence, waiter = self._submit(asked, chat)
+            remote = disagg.asked_for(request.headers) if self.config.decodes else None
+            moved = remote is not None and await self._prefill_elsewhere(request.path_qs, body, remote)
+            sequence, waiter = self._submit(asked, chat, moved)
             if asked.stream:
                 response = await self._stream(request, asked, sequence, waiter, chat)
             else:
@@ -302,7 +317,28 @@ class DemoEngine:
             if sequence is not None:
                 self._leave(sequence, record)
 
-    def _submit(self, asked: openai.Request, chat: bool) -> tuple[Sequence, asyncio.Event]:
+    async def _prefill_elsewhere(self, path: str, body: bytes, remote: disagg.Remote) -> bool:
+        """Has the prompt read by the other engine; whether its KV is here now. Raises ApiError with its error."""
+        if self._client is None:
+            self._client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600.0))
+        headers = {"content-type": JSON, **remote.headers}
+        try:
+            async with self._client.post(
+                f"http://{remote.prefiller}{path}", data=disagg.prefill_body(body, remote), headers=headers
+            ) as answer:
+                text = await answer.read()
+                if answer.status != 200:
+                    raise ApiError(answer.status, "PrefillError", text.decode("utf-8", "replace")[:500])
+                tokens = int(answer.headers.get("x-demo-prompt-tokens", "0"))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ApiError(502, "PrefillError", f"prefill at {remote.prefiller}: {error}") from error
+        if not disagg.moved(remote, text):
+            return False
+        await asyncio.sleep(self.config.transfer_s_per_token * tokens)
+        self.received += 1
+        return True
+
+    def _submit(self, asked: openai.Request, chat: bool, moved: bool = False) -> tuple[Sequence, asyncio.Event]:
         config = self.config
         name = asked.model or config.model
         if name not in self._served_names:
@@ -336,6 +372,7 @@ class DemoEngine:
             salt=_salt(name if name in config.loras else "", asked.cache_salt or ""),
             lora=name if name in config.loras else "",
             cache_salted=bool(asked.cache_salt),
+            remote_tokens=tokens if moved else 0,
         )
         waiter = asyncio.Event()
         self._waiters[sequence] = waiter
@@ -381,6 +418,11 @@ class DemoEngine:
             raise ApiError(500, "InternalServerError", "The engine was restarted.")
         if self._cut():
             _close(request)
+        params = None
+        if (asked.kv_transfer_params or {}).get("do_remote_decode") is True:
+            params = disagg.transfer_params(self.config.name, self.host, self.port, len(sequence.keys))
+        if disagg.for_others(asked, request.headers, self.address):
+            self.prefilled += 1
         body = openai.full_answer(
             chat,
             self._new_id(chat),
@@ -389,8 +431,10 @@ class DemoEngine:
             sequence.output.decode(),
             sequence.done,
             openai.usage(sequence.prompt_tokens, sequence.generated, sequence.cached_tokens),
+            params,
         )
         headers = {"server": "uvicorn", "x-demo-engine": self.config.name}
+        headers["x-demo-prompt-tokens"] = str(sequence.prompt_tokens)
         orca = self._orca(request.headers.get("endpoint-load-metrics-format", ""))
         if orca:
             headers["endpoint-load-metrics"] = orca
@@ -527,6 +571,9 @@ class DemoEngine:
     async def _reset_prefix_cache(self, request: web.BaseRequest) -> web.StreamResponse:
         self.set_faults(reset_prefix_cache=True)
         return web.Response()
+
+    async def _split(self, request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"prefilled": self.prefilled, "received": self.received})
 
     async def _control(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "POST":

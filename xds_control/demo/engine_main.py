@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=config.seed)
     add("--kv-events-port", type=int, default=0, help="publish vLLM's KV events there (extra kv-events)")
     add("--kv-replay-port", type=int, default=0, help="send KV events again from there")
+    add("--decodes", action="store_true", help="ask another engine for the prefill where a request names one")
     add("--record", type=int, default=config.record, help="keep so many last requests for GET /demo/requests")
     return options
 
@@ -70,6 +71,7 @@ def config_from(arguments: argparse.Namespace) -> EngineConfig:
         loras=tuple(arguments.lora),
         seed=arguments.seed,
         record=arguments.record,
+        decodes=arguments.decodes,
         kv_events_port=arguments.kv_events_port,
         kv_replay_port=arguments.kv_replay_port,
     )

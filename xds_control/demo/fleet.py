@@ -15,16 +15,19 @@ from xds_control.demo.processes import free_ports
 CHAT_MODEL: Final = "demo-chat"
 LLAMA_MODEL: Final = "tiny-llama"
 LLAMA_SERVERS: Final = 3
+SPLIT_TOKENS: Final = 300
+"""Uncached tokens above which the demo splits a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One inference server of the demo. kind: "vllm" (the demo engine) or "llamacpp"."""
+    """One inference server of the demo. kind: "vllm" (the demo engine) or "llamacpp". role: as policy has it."""
 
     name: str
     kind: str
     port: int
     command: tuple[str, ...]
+    role: str = "both"
 
     @property
     def address(self) -> str:
@@ -66,21 +69,27 @@ class Fleet:
         return {name: share for kind, (name, share) in shares.items() if kind in kinds}
 
 
-def plan(folder: Path, engines: int, llamas: int, picks: bool) -> Fleet:
-    """Choose free ports and write down what to start; with `llamas` > 0 (extra `llama`) write the model file."""
+def plan(folder: Path, engines: int, llamas: int, picks: bool, disagg: bool = False) -> Fleet:
+    """Choose free ports and write down what to start; with `llamas` > 0 (extra `llama`) write the model file.
+
+    disagg: half of the demo engines prefill, the others decode.
+    """
     ports = free_ports(engines + llamas + 8)
     own = Ports(*ports[:8])
     servers: list[Server] = []
     for index in range(engines):
         port = ports[8 + index]
-        servers.append(Server(f"chat-{index}", "vllm", port, tuple(engine_command(f"chat-{index}", port))))
+        role = ("prefill" if index < engines // 2 else "decode") if disagg else "both"
+        name = f"chat-{index}" if role == "both" else f"{role}-{index}"
+        command = engine_command(name, port) + (["--decodes"] if role == "decode" else [])
+        servers.append(Server(name, "vllm", port, tuple(command), role))
     if llamas:
         model = folder / "tiny-llama.gguf"
         llama.write_model(model)
         for index in range(llamas):
             port = ports[8 + engines + index]
             servers.append(Server(f"llama-{index}", "llamacpp", port, tuple(llama.command(model, port, LLAMA_MODEL))))
-    return Fleet(tuple(servers), own, policy(servers, own, picks))
+    return Fleet(tuple(servers), own, policy(servers, own, picks, disagg))
 
 
 def engine_command(name: str, port: int) -> list[str]:
@@ -92,16 +101,22 @@ def engine_command(name: str, port: int) -> list[str]:
     ]
 
 
-def policy(servers: list[Server], ports: Ports, picks: bool) -> dict[str, Any]:
+def policy(servers: list[Server], ports: Ports, picks: bool, disagg: bool = False) -> dict[str, Any]:
     """The policy of the demo; what is not said here is the default."""
     pools: list[dict[str, Any]] = []
     for name, kind, model in (("chat", "vllm", CHAT_MODEL), ("llama", "llamacpp", LLAMA_MODEL)):
-        endpoints = [{"address": one.address, "name": one.name} for one in servers if one.kind == kind]
+        endpoints: list[dict[str, Any]] = [
+            {"address": one.address, "name": one.name, **({} if one.role == "both" else {"role": one.role})}
+            for one in servers
+            if one.kind == kind
+        ]
         if endpoints:
             pools.append({"name": name, "models": [model], "engine": kind, "picks": picks, "endpoints": endpoints})
+    split = {"picker": {"profiles": {"default": {"disagg": {"uncached_tokens": SPLIT_TOKENS}}}}}
     return {
         "version": "xds-control/v1",
         "pools": pools,
+        **(split if disagg else {}),
         "envoy": {"listen": _local(ports.gateway), "admin": _local(ports.envoy_admin)},
         "control": {
             "xds": _local(ports.xds),

@@ -76,7 +76,8 @@ class QueueFullError(Exception):
 class Sequence:
     """One request inside the engine. `output` is the whole answer, four bytes a token.
 
-    `salt` separates prefixes that must not be shared (LoRA adapter, cache salt). Times: seconds of the model's clock.
+    `salt` separates prefixes that must not be shared (LoRA adapter, cache salt). `remote_tokens`: prompt tokens whose
+    KV was computed elsewhere and moved here. Times: seconds of the model's clock.
     """
 
     prompt: bytes
@@ -88,6 +89,7 @@ class Sequence:
     salt: int = 0
     lora: str = ""
     cache_salted: bool = False
+    remote_tokens: int = 0
     keys: list[int] = field(default_factory=list)
     holding: Holding = field(default_factory=Holding)
     arrived: float = 0.0
@@ -283,7 +285,7 @@ class EngineModel:
                 return
             self.waiting.popleft()
             self.running.append(sequence)
-            sequence.computed = hits * block
+            sequence.computed = max(hits * block, min(sequence.remote_tokens, sequence.prompt_tokens - 1))
             if sequence.scheduled is None:
                 sequence.scheduled = now
                 sequence.cached_tokens = hits * block

@@ -87,6 +87,8 @@ class Request(msgspec.Struct):
     n: int | None = None
     tools: list[Any] | None = None
     cache_salt: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    bootstrap_room: int | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -224,9 +226,16 @@ DONE = b"data: [DONE]\n\n"
 
 
 def full_answer(
-    chat: bool, request_id: str, created: int, model: str, text: str, reason: str, figures: dict[str, Any]
+    chat: bool,
+    request_id: str,
+    created: int,
+    model: str,
+    text: str,
+    reason: str,
+    figures: dict[str, Any],
+    kv_transfer_params: dict[str, Any] | None = None,
 ) -> bytes:
-    """The body of a non-streamed answer."""
+    """The body of a non-streamed answer. kv_transfer_params: of a prefill for another engine."""
     choice: dict[str, Any] = {"index": 0}
     if chat:
         choice["message"] = {"role": "assistant", "content": text, "refusal": None, "tool_calls": []}
@@ -242,6 +251,8 @@ def full_answer(
         "choices": [choice],
         "usage": figures,
     }
+    if kv_transfer_params is not None:
+        answer["kv_transfer_params"] = kv_transfer_params
     return msgspec.json.encode(answer)
 
 

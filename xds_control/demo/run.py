@@ -35,6 +35,7 @@ LAST_ANSWERS_S: Final = 3.0
 class DemoOptions:
     """seconds: length of the show, None = until stopped. engines: demo engines. rate: requests per second in all.
     picks: whether the processor names endpoints (ring 3); without it the shares follow the weights alone.
+    disagg: whether prefill and decode run on different engines, and prompts are longer; with picks only.
     folder: where policy and logs are kept; None = a temporary folder.
     """
 
@@ -43,6 +44,7 @@ class DemoOptions:
     llama: bool = True
     rate: float = 14.0
     picks: bool = False
+    disagg: bool = False
     folder: Path | None = None
 
 
@@ -147,7 +149,11 @@ class _Demo:
         await self._start(fleet)
         gateway = f"http://127.0.0.1:{fleet.ports.gateway}"
         traffic = TrafficConfig(
-            rate=options.rate, models=fleet.models, system_tokens=150, user_tokens=25.0, answer_tokens=60.0
+            rate=options.rate,
+            models=fleet.models,
+            system_tokens=150,
+            user_tokens=300.0 if options.disagg else 25.0,
+            answer_tokens=60.0,
         )
         load = Load(gateway, traffic, max_in_flight=256)
         sending = asyncio.create_task(load.run(seconds=options.seconds))
@@ -166,7 +172,21 @@ class _Demo:
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-        return view.closing(elapsed, load.figures(), course.moved())
+        return view.closing(elapsed, load.figures(), [*course.moved(), *await self._splits(fleet)])
+
+    async def _splits(self, fleet: Fleet) -> list[str]:
+        """One sentence for each engine that took part in splits."""
+        if not self._options.disagg:
+            return []
+        sentences: list[str] = []
+        async with _client() as client:
+            for server in fleet.engines:
+                async with client.get(f"http://{server.address}/demo/split") as answer:
+                    found = await answer.json()
+                what = "read for others" if server.role == "prefill" else "taken over from others"
+                count = found["prefilled" if server.role == "prefill" else "received"]
+                sentences.append(f"{server.name}: {count} prompts {what}")
+        return sentences
 
     def _plan(self) -> Fleet:
         options = self._options
@@ -175,7 +195,9 @@ class _Demo:
         if missing:
             self._screen.say(f"without llama.cpp servers: {missing}")
             llamas = 0
-        fleet = plan(self._folder, options.engines, llamas, options.picks)
+        if options.disagg and options.engines < 2:
+            raise ConfigError("a split into prefill and decode needs two demo engines at least")
+        fleet = plan(self._folder, options.engines, llamas, options.picks or options.disagg, options.disagg)
         if not fleet.servers:
             raise ConfigError("nothing to balance: there are no demo engines and no llama.cpp servers")
         write_policy(self._folder / "policy.yaml", fleet.policy)

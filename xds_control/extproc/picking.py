@@ -15,7 +15,7 @@ from xds_control.policy import headers as names
 from xds_control.policy.schema import Policy
 from xds_control.proto import fleet_pb2 as pb
 from xds_control.routing import pick as reasons
-from xds_control.routing.disagg import connector_headers
+from xds_control.routing.disagg import P2P_MARK, REQUEST_ID, connector_headers
 from xds_control.routing.explain import Record
 from xds_control.routing.kv_events import Batch
 from xds_control.routing.pick import Pick as Priced
@@ -123,6 +123,8 @@ class PoolPicker:
                 self._rooms += 1
                 room = zlib.crc32(f"{decision.id}/{self._rooms}".encode())
                 extra = connector_headers(disagg, found.prefill, found.address, decision.id, room)
+            elif P2P_MARK in headers.get(REQUEST_ID, ""):
+                extra = {REQUEST_ID: decision.id}  # a client may not say where its prompt is read
             return Pick(found.addresses, found.matched_tokens, extra, found.scores or None, told, found)
         return self._nobody(found, decision, subset)
 

@@ -27,6 +27,9 @@ DESTINATION_SERVED: Final = "x-gateway-destination-endpoint-served"
 DESTINATION_SCORES: Final = "x-gateway-destination-endpoint-scores"
 PREFILL: Final = "x-prefiller-host-port"
 DATA_PARALLEL: Final = "x-data-parallel-host-port"
+BOOTSTRAP_HOST: Final = "x-sglang-bootstrap-host"
+BOOTSTRAP_PORT: Final = "x-sglang-bootstrap-port"
+BOOTSTRAP_ROOM: Final = "x-sglang-bootstrap-room"
 
 RESERVED_REQUEST_HEADERS: Final[tuple[str, ...]] = (
     POOL,
@@ -46,6 +49,9 @@ RESERVED_REQUEST_HEADERS: Final[tuple[str, ...]] = (
     DESTINATION_SCORES,
     PREFILL,
     DATA_PARALLEL,
+    BOOTSTRAP_HOST,
+    BOOTSTRAP_PORT,
+    BOOTSTRAP_ROOM,
 )
 """Removed from every client request on entry."""
 

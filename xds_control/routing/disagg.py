@@ -8,9 +8,9 @@ from xds_control.policy import headers
 from xds_control.policy.picker import DisaggPolicy
 from xds_control.routing.subset import split_address
 
-BOOTSTRAP_HOST = "x-sglang-bootstrap-host"
-BOOTSTRAP_PORT = "x-sglang-bootstrap-port"
-BOOTSTRAP_ROOM = "x-sglang-bootstrap-room"
+REQUEST_ID = "x-request-id"
+P2P_MARK = "___prefill_addr_"
+"""Begins the part of a request id that vLLM's P2P NCCL connector reads addresses from."""
 
 
 def wants_split(policy: DisaggPolicy, prompt_tokens: int, uncached_tokens: float) -> bool:
@@ -32,10 +32,10 @@ def connector_headers(policy: DisaggPolicy, prefill: str, decode: str, request_i
         return {}
     found = {headers.PREFILL: prefill}
     if policy.connector == "vllm":
-        found["x-request-id"] = f"___prefill_addr_{prefill}___decode_addr_{decode}_{request_id}"
+        found[REQUEST_ID] = f"{P2P_MARK}{prefill}___decode_addr_{decode}_{request_id}"
     elif policy.connector == "sglang":
         host, _ = split_address(prefill)
-        found[BOOTSTRAP_HOST] = host
-        found[BOOTSTRAP_PORT] = str(policy.bootstrap_port)
-        found[BOOTSTRAP_ROOM] = str(room & 0x7FFFFFFFFFFFFFFF)
+        found[headers.BOOTSTRAP_HOST] = host
+        found[headers.BOOTSTRAP_PORT] = str(policy.bootstrap_port)
+        found[headers.BOOTSTRAP_ROOM] = str(room & 0x7FFFFFFFFFFFFFFF)
     return found

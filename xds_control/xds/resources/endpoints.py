@@ -37,9 +37,19 @@ class Host:
 
 
 def pool_hosts(pool: PoolSnapshot) -> list[Host]:
-    """The hosts of a pool in address order; removed ones are left out."""
+    """The hosts of a pool in address order; removed ones are left out.
+
+    Where others decode, hosts that only prefill are draining to Envoy: picks may name them, which nothing else does.
+    """
+    mixed = any(e.endpoint.role != "prefill" for e in pool.endpoints)
     return [
-        Host(e.endpoint.address, e.weight, e.priority, e.endpoint.locality, e.health)
+        Host(
+            e.endpoint.address,
+            e.weight,
+            e.priority,
+            e.endpoint.locality,
+            "draining" if mixed and e.endpoint.role == "prefill" else e.health,
+        )
         for e in pool.endpoints
         if e.health != "removed"
     ]
