@@ -114,8 +114,9 @@ class PoolPicker:
             if found.prefill:
                 told[names.META_PREFILL] = found.prefill
             if found.token:
-                decision.response_headers[token_header] = found.token
+                decision.response_headers[token_header] = told[names.META_TOKEN] = found.token
                 if found.prefill_token:
+                    told[names.META_PREFILL_TOKEN] = found.prefill_token
                     decision.response_headers[f"{token_header}-prefill"] = found.prefill_token
             extra: Mapping[str, str] = {}
             if found.prefill:
@@ -266,7 +267,7 @@ class PoolPicker:
         self._policy = policy
         self._picker.keeps = policy.processors.requests.notable > 0
         profiles = policy.picker.named().values()
-        self._token_header = next((p.session.token_header for p in profiles if p.session.token_header), "")
+        self._token_header = policy.picker.token_header
         self._obeys_test_header = any("test-header" in profile.filters for profile in profiles)
         self._pools = frozenset(pool.name for pool in policy.pools if pool.picks)
         self._targets = {name: one.ttft_s for name, one in policy.classes.by_name().items()}

@@ -428,6 +428,11 @@ class PickerPolicy(Section, frozen=True):
             if choice.profile not in known:
                 raise ValueError(f"picker.use names profile {choice.profile!r}; known are {', '.join(sorted(known))}")
 
+    @property
+    def token_header(self) -> str:
+        """The header of session tokens, "" when no profile hands them out."""
+        return next((p.session.token_header for p in self.named().values() if p.session.token_header), "")
+
     def named(self) -> dict[str, ProfilePolicy]:
         """All profiles, the built-in ones included."""
         return {"default": ProfilePolicy(), "affinity": STICKY, "epp-default": EPP_DEFAULT, **self.profiles}

@@ -69,7 +69,10 @@ class PoolPolicy(Section, frozen=True):
     tls: Annotated[bool, meta("whether Envoy speaks TLS to the endpoints")] = False
     lb: Annotated[
         Literal["least_request", "round_robin", "random", "maglev", "ring_hash"],
-        meta("Envoy's own balancing under the picks; maglev and ring_hash keep sessions together without picks"),
+        meta(
+            "Envoy's own balancing under the picks; maglev and ring_hash keep sessions together without picks, by "
+            "weights that keep still (declared capacities)"
+        ),
     ] = "least_request"
     hash_key: Annotated[
         Literal["session", "prefix"], meta("what maglev and ring_hash hash: the session or the prefix header")
@@ -82,3 +85,8 @@ class PoolPolicy(Section, frozen=True):
     endpoints: Annotated[list[EndpointPolicy], meta("its inference servers")] = []
     weights: Annotated[WeightsPolicy | None, meta("weights of this pool; the policy's `weights` when absent")] = None
     labels: Annotated[dict[str, str], meta("labels for rules")] = {}
+
+    @property
+    def hashes(self) -> bool:
+        """Whether Envoy balances it by a consistent hash."""
+        return self.lb in ("maglev", "ring_hash")

@@ -59,6 +59,7 @@ def eds_only_bootstrap(policy: Policy, xds_address: str, forwarded: Sequence[str
         policy.default_pool(),
         policy.routing.mirrors,
         policy.ext_proc.emit_decision,
+        policy.picker.token_header,
     )
     clusters = [xds_cluster(xds_address), *(pool_cluster(pool, policy.envoy, policy.weights) for pool in policy.pools)]
     if policy.processors.count:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from envoy.config.core.v3 import health_check_pb2
 from envoy.config.endpoint.v3 import endpoint_pb2
 
 from xds_control.fleet.endpoint import Locality
-from xds_control.fleet.snapshot import PoolSnapshot
+from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot
 from xds_control.policy.address import split_address
 
 _STATUS = {
@@ -36,16 +37,22 @@ class Host:
     health: str = "healthy"
 
 
-def pool_hosts(pool: PoolSnapshot) -> list[Host]:
+STILL: Final = 1_000
+"""Weight of an endpoint of capacity 1 where weights keep still."""
+
+
+def pool_hosts(pool: PoolSnapshot, still: bool = False) -> list[Host]:
     """The hosts of a pool in address order; removed ones are left out.
 
+    still: weights are the declared capacities and follow no load: a consistent hash moves keys with every change of a
+    weight. Those who may get nothing get nothing there too.
     Where others decode, hosts that only prefill are draining to Envoy: picks may name them, which nothing else does.
     """
     mixed = any(e.endpoint.role != "prefill" for e in pool.endpoints)
     return [
         Host(
             e.endpoint.address,
-            e.weight,
+            _weight(e, still),
             e.priority,
             e.endpoint.locality,
             "draining" if mixed and e.endpoint.role == "prefill" else e.health,
@@ -53,6 +60,12 @@ def pool_hosts(pool: PoolSnapshot) -> list[Host]:
         for e in pool.endpoints
         if e.health != "removed"
     ]
+
+
+def _weight(one: EndpointSnapshot, still: bool) -> int:
+    if not still or one.weight <= 0:
+        return one.weight
+    return max(1, round(STILL * (one.endpoint.capacity or 1.0)))
 
 
 def load_assignment(cluster: str, hosts: Sequence[Host]) -> bytes:

@@ -38,11 +38,13 @@ def gateway_routes(
     default_pool: str | None,
     mirrors: bool = False,
     decision: bool = False,
+    token_header: str = "",
 ) -> RouteConfiguration:
     """One virtual host for everything. default_pool: where requests go that no processor has looked at.
 
     mirrors: some model route copies requests. Copied ones have a route of their own, because Envoy holds the body of
     every request on a route that mirrors. decision: answers carry the id of the processor's decision.
+    token_header: answers carry the session's token in it, and that of its prefill endpoint in `NAME-prefill`.
     """
     routes = [
         Route(
@@ -54,7 +56,7 @@ def gateway_routes(
             route=_action(envoy, cluster=pool.name, hashed=_HASHED[pool.hash_key]),
         )
         for pool in pools
-        if pool.lb in ("maglev", "ring_hash")
+        if pool.hashes
     ]
     if mirrors:
         present = [HeaderMatcher(name=name, present_match=True) for name in (headers.POOL, headers.MIRROR)]
@@ -78,9 +80,12 @@ def gateway_routes(
         routes.append(
             Route(name="default-pool", match=RouteMatch(prefix="/"), route=_action(envoy, cluster=default_pool))
         )
+    told = [(headers.DECISION, headers.META_ID)] if decision else []
+    if token_header:
+        told += [(token_header, headers.META_TOKEN), (f"{token_header}-prefill", headers.META_PREFILL_TOKEN)]
     return RouteConfiguration(
         name=ROUTES,
-        response_headers_to_add=[_decision_header()] if decision else [],
+        response_headers_to_add=[_told(name, key) for name, key in told],
         virtual_hosts=[
             VirtualHost(
                 name="gateway",
@@ -93,11 +98,10 @@ def gateway_routes(
     )
 
 
-def _decision_header() -> HeaderValueOption:
+def _told(name: str, key: str) -> HeaderValueOption:
     """Envoy adds it itself, from the metadata that the processor wrote: no answer has to pass a processor for it."""
-    value = f"%DYNAMIC_METADATA({headers.NAMESPACE}:{headers.META_ID})%"
     return HeaderValueOption(
-        header=HeaderValue(key=headers.DECISION, value=value),
+        header=HeaderValue(key=name, value=f"%DYNAMIC_METADATA({headers.NAMESPACE}:{key})%"),
         append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
     )
 

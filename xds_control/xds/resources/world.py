@@ -63,6 +63,7 @@ class WorldBuilder:
             policy.default_pool(),
             policy.routing.mirrors,
             policy.ext_proc.emit_decision,
+            policy.picker.token_header,
         )
         self.fixed = {
             CDS.type_url: clusters,
@@ -71,6 +72,7 @@ class WorldBuilder:
         }
         self.made = made
         self._pools = tuple(pool.name for pool in policy.pools)
+        self._still = frozenset(pool.name for pool in policy.pools if pool.hashes)
 
     def world(self, snapshot: Snapshot, processors: Iterable[str]) -> World:
         """Everything, for a cache: {type_url: {name: bytes}}. processors: addresses of the live processors."""
@@ -78,7 +80,7 @@ class WorldBuilder:
         for name in self._pools:
             pool = snapshot.pools.get(name)
             if pool is not None:
-                wanted[name] = pool_hosts(pool)
+                wanted[name] = pool_hosts(pool, name in self._still)
         if PROCESSOR_CLUSTER in self.fixed.get(CDS.type_url, {}):
             wanted[PROCESSOR_CLUSTER] = [Host(address, 1) for address in sorted(processors)]
         self._assignments = {name: self._assignment(name, hosts) for name, hosts in wanted.items()}
