@@ -11,7 +11,7 @@ import pytest
 
 from tests.envoy.harness import eventually
 from tests.envoy.xds_harness import Backend, Envoy, assignment, cluster, listener, routes
-from xds_control.xds import CDS, EDS, LDS, RDS, LoadReport, SnapshotCache, XdsPolicy, XdsServer, XdsTls
+from xds_control.xds import CDS, EDS, LDS, RDS, LoadReport, SnapshotCache, TlsFiles, XdsPolicy, XdsServer
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_an_envoy_comes_in_by_certificate_and_token(backends: tuple[Backen
         pytest.skip("no openssl to make certificates")
     (tmp_path / "token").write_text("secret\n")
     options = XdsPolicy(
-        tls=XdsTls(
+        tls=TlsFiles(
             certificate_file=str(tmp_path / "server.pem"),
             key_file=str(tmp_path / "server.key"),
             client_ca_file=str(tmp_path / "ca.pem"),

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.protocol.xds_client import assignment, connected, open_stream
 from xds_control.errors import ConfigError
-from xds_control.xds import EDS, SnapshotCache, XdsPolicy, XdsServer, XdsTls
+from xds_control.xds import EDS, SnapshotCache, TlsFiles, XdsPolicy, XdsServer
 from xds_control.xds.security import TokenFile, check_exposure
 
 
@@ -83,11 +83,11 @@ async def test_tls_and_client_certificates(servers: list[XdsServer], authority: 
     certificate, key = authority.sign("server")
     client_certificate, client_key = authority.sign("client")
     roots = authority.ca.read_bytes()
-    tls = XdsTls(certificate_file=str(certificate), key_file=str(key))
+    tls = TlsFiles(certificate_file=str(certificate), key_file=str(key))
     port = await start(servers, tls=tls)
     assert await served(port, grpc.ssl_channel_credentials(roots))
     assert not await served(port, None)
-    mutual = XdsTls(certificate_file=str(certificate), key_file=str(key), client_ca_file=str(authority.ca))
+    mutual = TlsFiles(certificate_file=str(certificate), key_file=str(key), client_ca_file=str(authority.ca))
     port = await start(servers, tls=mutual)
     own = grpc.ssl_channel_credentials(roots, client_key.read_bytes(), client_certificate.read_bytes())
     assert await served(port, own)
@@ -103,7 +103,7 @@ async def test_certificates_are_exchanged_without_a_restart(servers: list[XdsSer
     chain, private = authority.folder / "live.pem", authority.folder / "live.key"
     chain.write_bytes(certificate.read_bytes())
     private.write_bytes(key.read_bytes())
-    port = await start(servers, tls=XdsTls(certificate_file=str(chain), key_file=str(private)))
+    port = await start(servers, tls=TlsFiles(certificate_file=str(chain), key_file=str(private)))
     old = grpc.ssl_channel_credentials(authority.ca.read_bytes())
     assert await served(port, old)
     third = Authority(authority.folder, "third")
@@ -159,7 +159,7 @@ def test_a_token_file_must_name_a_token(tmp_path: Path) -> None:
 
 async def test_unreadable_certificates_stop_the_start(servers: list[XdsServer], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the certificate"):
-        await start(servers, tls=XdsTls(certificate_file=str(tmp_path / "c"), key_file=str(tmp_path / "k")))
+        await start(servers, tls=TlsFiles(certificate_file=str(tmp_path / "c"), key_file=str(tmp_path / "k")))
 
 
 async def _services(channel: grpc.aio.Channel) -> set[str]:
@@ -203,9 +203,9 @@ async def test_reflection_is_off_unless_asked_for(servers: list[XdsServer]) -> N
         ("xds.example.com:1", {}, False),
         ("10.0.0.1:1", {"insecure": True}, True),
         ("10.0.0.1:1", {"token_file": "t"}, False),
-        ("10.0.0.1:1", {"tls": XdsTls(certificate_file="c", key_file="k")}, False),
-        ("10.0.0.1:1", {"tls": XdsTls(certificate_file="c", key_file="k"), "token_file": "t"}, True),
-        ("10.0.0.1:1", {"tls": XdsTls(certificate_file="c", key_file="k", client_ca_file="a")}, True),
+        ("10.0.0.1:1", {"tls": TlsFiles(certificate_file="c", key_file="k")}, False),
+        ("10.0.0.1:1", {"tls": TlsFiles(certificate_file="c", key_file="k"), "token_file": "t"}, True),
+        ("10.0.0.1:1", {"tls": TlsFiles(certificate_file="c", key_file="k", client_ca_file="a")}, True),
     ],
 )
 def test_a_port_that_others_reach_must_be_guarded(address: str, options: dict[str, Any], allowed: bool) -> None:

@@ -13,7 +13,6 @@ from xds_control.admin.service import ROLES, Context, Role, claimed_user
 from xds_control.errors import ConfigError, XdsControlError
 from xds_control.observe.logs import logger
 from xds_control.policy.security import AdminSecurity, FleetSecurity, TlsFiles
-from xds_control.policy.xds import XdsTls
 from xds_control.xds.security import TokenCheck, TokenFile, is_local, server_credentials
 
 OPEN: Final = ("/grpc.health.v1.Health/",)
@@ -68,9 +67,7 @@ def credentials(tls: TlsFiles | None) -> grpc.ServerCredentials | None:
     """Credentials that follow their files; None for plain text. Raises ConfigError when they cannot be read."""
     if tls is None:
         return None
-    return server_credentials(
-        XdsTls(certificate_file=tls.certificate_file, key_file=tls.key_file, client_ca_file=tls.client_ca_file)
-    )
+    return server_credentials(tls)
 
 
 def fleet_guards(policy: FleetSecurity, refused: Callable[[], None]) -> list[Any]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import msgspec
 import uvloop
 
 from xds_control.admin.actions import ActionRunner
 from xds_control.admin.auth import AdminGate, check_admin, check_fleet, credentials, fleet_guards
 from xds_control.admin.checks import CHECKS
 from xds_control.admin.core import ControlCore
+from xds_control.admin.estimates import Estimates
 from xds_control.admin.events import EventLog
 from xds_control.admin.exporters import Exporters
 from xds_control.admin.extras import Extras
@@ -46,7 +46,6 @@ from xds_control.discovery.targets import endpoints, names_to_resolve
 from xds_control.errors import ConfigError, PolicyError
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.history import History
-from xds_control.inspect import TokenEstimator
 from xds_control.observe.logs import logger
 from xds_control.observe.loops import kept
 from xds_control.observe.metrics import Sample, page
@@ -111,8 +110,8 @@ class Control:
         self.strangers = 0
         self.problem = ""
         self._held_back = ""
-        self._estimators: dict[str, bytes] = {}
         self._log = logger("control")
+        self._estimates = Estimates(self._log)
         self._stoppers: list[Any] = []
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -219,7 +218,7 @@ class Control:
             if request.window.HasField("shadow"):
                 self.shadow.on_window(request.window.shadow)
             if request.window.tokens:
-                self._estimators[source] = request.window.tokens
+                self._estimates.take(source, request.window.tokens)
         for signals in request.signals:
             self.core.on_signals(signals, now, time.time())
         if request.HasField("gpus"):
@@ -363,18 +362,9 @@ class Control:
         """Merges what the processors learned about token counts and gives it back to them."""
         while True:
             await asyncio.sleep(ESTIMATES_S)
-            if not self._estimators:
-                continue
-            for source in [known for known in self._estimators if known not in self.hub.reporters]:
-                del self._estimators[source]
-            merged = TokenEstimator(self.policy.inspect.tokens)
-            for source, state in self._estimators.items():
-                try:
-                    merged.merge(msgspec.json.decode(state, type=dict), source)
-                except msgspec.DecodeError as error:
-                    self._log.warning("estimates-refused", source=source, error=str(error))
-            for source in self.hub.reporters:
-                self.hub.publish_estimates(source, msgspec.json.encode(merged.export(without=source)))
+            shared = self._estimates.shared(tuple(self.hub.reporters), self.policy.inspect.tokens)
+            for source, state in shared.items():
+                self.hub.publish_estimates(source, state)
 
 
 def run_control(_policy: Policy, path: Path, run_dir: Path | None) -> int:

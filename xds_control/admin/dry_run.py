@@ -179,10 +179,19 @@ def _changes(path: str, before: Any, after: Any) -> Iterator[Change]:
             if [key for key in old if key in new] != [key for key in new if key in old]:
                 yield Change(f"{path} (order)", _json(list(old)), _json(list(new)))
             return
+    if before is _ABSENT or after is _ABSENT:
+        before, after = _bare(before), _bare(after)
     yield Change(path, _json(before), _json(after))
 
 
 _ABSENT: Any = object()
+
+
+def _bare(value: Any) -> Any:
+    """Something new or gone without its empty fields."""
+    if isinstance(value, dict):
+        return {key: _bare(item) for key, item in value.items() if item is not None and item not in ("", [], {})}
+    return [_bare(item) for item in value] if isinstance(value, list) else value
 
 
 def _keyed(items: list[Any]) -> dict[str, Any] | None:

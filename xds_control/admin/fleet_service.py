@@ -11,6 +11,7 @@ import grpc
 
 from xds_control.admin.hub import Hub
 from xds_control.observe.logs import logger
+from xds_control.observe.readable import ReadableMessages
 from xds_control.proto import fleet_pb2 as pb
 
 SERVICE = "xds_control.fleet.v1.Fleet"
@@ -124,7 +125,7 @@ async def serve(
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_health.v1._async import HealthServicer
 
-    server = grpc.aio.server(options=list(OPTIONS), interceptors=list(interceptors))
+    server = grpc.aio.server(options=list(OPTIONS), interceptors=[*interceptors, ReadableMessages("fleet")])
     server.add_generic_rpc_handlers(handlers)
     health = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

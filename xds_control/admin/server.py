@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from xds_control.admin.service import SERVICE, AdminService
 from xds_control.errors import ConfigError
+from xds_control.observe.readable import ReadableMessages
 from xds_control.proto import admin_pb2_grpc
 
 MAX_MESSAGE: Final = 64 * 1024 * 1024
@@ -34,7 +35,7 @@ async def serve_admin(
     credentials: TLS; None serves in the clear, which only loopback and Unix sockets should. interceptors: who may call
     what. Raises ConfigError when the address cannot be listened on.
     """
-    server = grpc.aio.server(options=list(OPTIONS), interceptors=list(interceptors))
+    server = grpc.aio.server(options=list(OPTIONS), interceptors=[*interceptors, ReadableMessages("admin")])
     admin_pb2_grpc.add_AdminServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     status = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)

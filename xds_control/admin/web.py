@@ -133,7 +133,7 @@ class WebApi:
         try:
             given = msgspec.json.decode(await request.read(), type=Try)
             body = base64.b64decode(given.body_base64, validate=True) if given.body_base64 else given.body.encode()
-        except (msgspec.MsgspecError, binascii.Error, UnicodeEncodeError) as error:
+        except (msgspec.MsgspecError, binascii.Error, UnicodeEncodeError, RecursionError) as error:
             raise BadRequest(f"not a request to try: {error}") from error
         http = pb.HttpRequest(method=given.method, path=given.path, headers=given.headers, body=body)
         if not given.path:

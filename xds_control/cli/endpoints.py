@@ -16,6 +16,7 @@ from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.events import event_table
 from xds_control.cli.output import (
     emit,
+    endpoint_state,
     facts,
     grid,
     heading,
@@ -24,7 +25,6 @@ from xds_control.cli.output import (
     output_option,
     percent,
     seconds,
-    state,
 )
 from xds_control.cli.weights import explanation_table, label
 from xds_control.proto import admin_pb2 as pb
@@ -104,7 +104,7 @@ def _table(found: Sequence[Any]) -> RenderableType:
         table.add_row(
             one.pool,
             label(one),
-            state(one.state),
+            endpoint_state(one),
             seconds(one.state_age_s),
             str(one.weight),
             "yes" if one.pickable else "no",
@@ -123,7 +123,7 @@ def _one(one: Any, happened: Sequence[Any], all_sources: bool) -> Iterable[Rende
     yield heading(f"{one.pool}/{label(one)}")
     yield facts(
         [
-            ("state", state(one.state)),
+            ("state", endpoint_state(one)),
             ("", f"for {seconds(one.state_age_s)}: {one.state_reason}" if one.state_reason else ""),
             ("order", _order(one.override) if one.HasField("override") else ""),
             ("held back", one.held),

@@ -122,6 +122,13 @@ def state(name: str) -> Text:
     return Text(name, style=STATE_STYLES.get(name, ""))
 
 
+def endpoint_state(endpoint: Any) -> Text:
+    """An endpoint's state. One that an operator's drain has emptied is drained: it is not gone from the fleet."""
+    if endpoint.state == "gone" and endpoint.HasField("override") and endpoint.override.kind == "drain":
+        return Text("drained", style=STATE_STYLES["draining"])
+    return state(endpoint.state)
+
+
 def heading(text: str) -> Text:
     """A title above a part."""
     return Text(text, style="bold underline")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
@@ -18,6 +19,8 @@ from xds_control.errors import Place, PolicyError, Problem
 from xds_control.proto import admin_pb2 as pb
 
 MAX_SHOWN = 40
+SHORT = 60
+"""Characters of both sides of a change that fit into one line."""
 """Weights of a diff that a table shows; the other forms have all."""
 
 
@@ -284,10 +287,7 @@ def _diff(diff: Any) -> Iterable[RenderableType]:
         return
     if diff.fields:
         yield heading("Fields")
-        made = grid("FIELD|~BEFORE|~AFTER")
-        for one in diff.fields:
-            made.add_row(one.path, one.before or "-", one.after or "-")
-        yield made
+        yield from _fields(diff.fields)
     if diff.routes:
         yield heading("Routes")
         for sentence in diff.routes:
@@ -312,6 +312,18 @@ def _diff(diff: Any) -> Iterable[RenderableType]:
         yield Text(f"{percent(share, 1)} of the traffic of pool {pool} moves")
     if diff.needs_force:
         yield Text(f"needs --force: {diff.why_force}", style="yellow")
+
+
+def _fields(changes: Iterable[Any]) -> Iterable[RenderableType]:
+    """A line a field; one for each side where they are long, or one of them is not there."""
+    for one in changes:
+        if one.before and one.after and len(one.before) + len(one.after) <= SHORT:
+            yield Text.assemble(f"  {one.path}: ", (one.before, "red"), " → ", (one.after, "green"))
+            continue
+        yield Text(f"  {one.path}")
+        for sign, value, style in (("-", one.before, "red"), ("+", one.after, "green")):
+            if value:
+                yield Padding(Text(f"{sign} {value}", style=style, overflow="fold"), (0, 0, 0, 4), expand=False)
 
 
 def weight_text(one: Any, field: str) -> str:

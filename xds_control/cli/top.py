@@ -23,12 +23,12 @@ from xds_control.cli.output import (
     Duration,
     clock,
     console,
+    endpoint_state,
     grid,
     number,
     optional,
     percent,
     seconds,
-    state,
 )
 from xds_control.cli.pools import pool_table
 from xds_control.cli.weights import label
@@ -139,7 +139,7 @@ def _endpoints(found: list[Any]) -> Table:
         table.add_row(
             one.pool,
             label(one),
-            state(one.state),
+            endpoint_state(one),
             str(one.weight),
             percent(one.weight_share),
             percent(optional(traffic, "share")),

@@ -18,6 +18,7 @@ from xds_control.cli.output import (
     console,
     emit,
     emit_document,
+    endpoint_state,
     grid,
     heading,
     number,
@@ -25,7 +26,6 @@ from xds_control.cli.output import (
     output_option,
     percent,
     seconds,
-    state,
 )
 from xds_control.proto import admin_pb2 as pb
 
@@ -71,7 +71,7 @@ def weight_table(endpoints: Iterable[Any]) -> Table:
         table.add_row(
             one.pool,
             label(one),
-            state(one.state),
+            endpoint_state(one),
             weight,
             percent(one.weight_share),
             percent(optional(traffic, "share")) if known else "-",
@@ -146,7 +146,7 @@ def _print_changes(client: AdminClient, request: pb.WatchRequest) -> None:
                 change = f"{before.weight} → {one.weight}"
             else:
                 continue
-            click.echo(f"{moment}  {one.pool}  {label(one)}  {one.state}  {change}  {one.why}")
+            click.echo(f"{moment}  {one.pool}  {label(one)}  {endpoint_state(one)}  {change}  {one.why}")
         for address in message.removed:
             gone = known.pop(address, None)
             if gone is not None:

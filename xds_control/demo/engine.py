@@ -273,6 +273,9 @@ class DemoEngine:
         except ApiError as error:
             self._http_by_status[path, f"{error.http_status // 100}xx"] += 1
             return self._error(error)
+        except RecursionError:
+            self._http_by_status[path, "4xx"] += 1
+            return self._error(bad_request("The request body is nested too deeply."))
 
     def _error(self, error: ApiError) -> web.Response:
         return web.Response(

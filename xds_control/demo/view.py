@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -31,8 +33,23 @@ def headline(at: float, seconds: float | None, title: str, summary: Summary, in_
 
 
 def table(state: Mapping[str, Any], head: str, width: int = WIDE) -> RenderableType:
-    """Everything about every endpoint in one table; less of it where the terminal is narrower than `WIDE` columns."""
-    wide = width >= WIDE
+    """Everything about every endpoint in one table; less of it where it would not fit into `width` columns."""
+    forms = ((True, 10, True), (False, 4, True), (False, 4, False), (False, 0, False))
+    for wide, size, ages in forms:
+        grid = _grid(state, wide, size, ages)
+        if _width(grid) <= width:
+            break
+    foot = [Text("after each signal, dim: its age in seconds", style="dim")] if ages else []
+    return Group(Text(head, style="bold"), grid, *foot)
+
+
+def _width(grid: Table) -> int:
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, grid).maximum
+
+
+def _grid(state: Mapping[str, Any], wide: bool, size: int, ages: bool) -> Table:
+    """wide: all columns. size: cells of the bars. ages: those of the signals."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     left = (
         ["pool", "endpoint", "state", "weight", "share of requests"]
@@ -46,38 +63,35 @@ def table(state: Mapping[str, Any], head: str, width: int = WIDE) -> RenderableT
         grid.add_column(name, no_wrap=True)
     for name in right:
         grid.add_column(name, justify="right", no_wrap=True)
-    size = 10 if wide else 4
     for pool in state.get("pools", ()):
-        total = _weight_sum(pool)
+        parts = _parts(pool)
         members = _by_name(pool)
         for index, one in enumerate(members):
-            counts = one["priority"] == 0 and total > 0
-            part = one["weight"] / total if counts else 0.0
+            part = parts[one["address"]] if one["priority"] == 0 else 0.0
             weight = str(one["weight"]) if one["priority"] == 0 else f"spill {one['priority']}"
             cells: list[str | Text] = [
                 one["name"] or one["address"],
                 _state(one),
                 _bar(part, "blue", weight, size),
                 _bar(one["share"] or 0.0, "green", f"{one['share'] or 0.0:.0%}", size),
-                _signal(one, "running", "{:.0f}"),
-                _signal(one, "waiting", "{:.0f}"),
-                _signal(one, "kv_usage", "{:.0%}"),
+                _signal(one, "running", "{:.0f}", ages),
+                _signal(one, "waiting", "{:.0f}", ages),
+                _signal(one, "kv_usage", "{:.0%}", ages),
             ]
             if wide:
                 cells.insert(0, pool["name"] if index == 0 else "")
                 cells.append(_signal(one, "kv_hit_ratio", "{:.0%}"))
             cells += [milliseconds(one["ttft_p50_s"]), milliseconds(one["ttft_p90_s"])]
             grid.add_row(*cells, end_section=index == len(members) - 1)
-    return Group(Text(head, style="bold"), grid, Text("after each signal, dim: its age in seconds", style="dim"))
+    return grid
 
 
 def lines(state: Mapping[str, Any], head: str) -> Iterator[str]:
     """The same without colours: the headline, then a line for each endpoint."""
     yield head
     for pool in state.get("pools", ()):
-        total = _weight_sum(pool)
+        parts = _parts(pool)
         for one in _by_name(pool):
-            part = one["weight"] / total if one["priority"] == 0 and total > 0 else 0.0
             signals = " ".join(
                 f"{label}={text}"
                 for label, name, form in (
@@ -89,11 +103,12 @@ def lines(state: Mapping[str, Any], head: str) -> Iterator[str]:
                 if (text := _signal(one, name, form).plain) != "–"
             )
             gates = f" gates={','.join(one['gates'])}" if one["gates"] else ""
-            spill = f" spill={one['priority']}" if one["priority"] else ""
+            level = f" of level {one['priority']}" if one["priority"] else ""
             yield (
-                f"  {pool['name']}/{one['name'] or one['address']} {one['state']} weight={one['weight']} ({part:.0%})"
+                f"  {pool['name']}/{one['name'] or one['address']} {one['state']} weight={one['weight']}"
+                f" ({parts[one['address']]:.0%}{level})"
                 f" share={one['share'] or 0.0:.0%} {signals}"
-                f" ttft={milliseconds(one['ttft_p50_s'])}/{milliseconds(one['ttft_p90_s'])}{gates}{spill}"
+                f" ttft={milliseconds(one['ttft_p50_s'])}/{milliseconds(one['ttft_p90_s'])}{gates}"
             )
 
 
@@ -116,8 +131,15 @@ def _by_name(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(pool["endpoints"], key=lambda one: (one["name"] or one["address"], one["address"]))
 
 
-def _weight_sum(pool: Mapping[str, Any]) -> int:
-    return sum(int(one["weight"]) for one in pool["endpoints"] if one["priority"] == 0)
+def _parts(pool: Mapping[str, Any]) -> dict[str, float]:
+    """Address → its part of the weights of its priority level."""
+    sums: Counter[int] = Counter()
+    for one in pool["endpoints"]:
+        sums[one["priority"]] += int(one["weight"])
+    return {
+        one["address"]: one["weight"] / sums[one["priority"]] if sums[one["priority"]] else 0.0
+        for one in pool["endpoints"]
+    }
 
 
 def _state(one: Mapping[str, Any]) -> Text:
@@ -132,15 +154,16 @@ def _bar(part: float, style: str, label: str, size: int) -> Text:
     text = Text()
     text.append("█" * filled, style=style)
     text.append("·" * (size - filled), style="dim")
-    text.append(f" {label}")
+    text.append(f" {label}" if size else label)
     return text
 
 
-def _signal(one: Mapping[str, Any], name: str, form: str) -> Text:
+def _signal(one: Mapping[str, Any], name: str, form: str, age: bool = True) -> Text:
     """Value and, small, its age; a dash when the signal is unknown."""
     reading = one["signals"].get(name)
     if reading is None:
         return Text("–")
     text = Text(form.format(reading["value"]))
-    text.append(f"·{reading['age_s']:.1f}", style="dim")
+    if age:
+        text.append(f"·{reading['age_s']:.1f}", style="dim")
     return text

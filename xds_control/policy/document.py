@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,9 @@ Path = tuple[str | int, ...]
 MAX_BYTES = 8 * 1024 * 1024
 MAX_NODES = 500_000
 MAX_DEPTH = 100
+
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)[eE][-+]?\d+\Z")
+_OCTAL_OR_BASE_60 = re.compile(r"[-+]?(0[0-7_]+|\d[\d_]*(:[0-5]?\d)+)\Z")
 
 
 def path_text(path: Path) -> str:
@@ -28,7 +32,8 @@ def path_text(path: Path) -> str:
 class Document:
     """value: plain Python values. marks: path → (line, column) of the value, keys: of its key; both from 1.
 
-    owners: path → file, where the document was merged out of several.
+    owners: path → file, where the document was merged out of several. written: path → text of a value without quotes
+    that YAML 1.1 reads as something else than people may mean by it: `1e9` is text, `on` is true, `010` is eight.
     """
 
     value: Any
@@ -37,6 +42,7 @@ class Document:
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     owners: dict[Path, str | None] = field(default_factory=dict)
+    written: dict[Path, str] = field(default_factory=dict)
 
     def place(self, path: Path, *, key: bool = False) -> Place:
         """The place of a value (or of its key); of the nearest parent that is in the text when it is not."""
@@ -75,6 +81,16 @@ class _Walk:
             return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         try:
             value = self.constructor.construct_object(node)
+            if (
+                isinstance(node, yaml.ScalarNode)
+                and node.style is None
+                and (not isinstance(value, str) or _EXPONENT.match(value))
+            ):
+                self.document.written[path] = node.value
+            if isinstance(value, int) and _OCTAL_OR_BASE_60.match(node.value):
+                self.document.complain(
+                    path, f"YAML reads {node.value} as {value}: write {value}, or '{node.value}' in quotes for text"
+                )
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{node.value} is not a finite number")
             return value

@@ -53,6 +53,8 @@ def _copied(merged: Document, source: Document, value: Any, path: Path, at: Path
         if mark is not None:
             marks[path] = mark
             merged.owners[path] = source.file
+    if at in source.written:
+        merged.written[path] = source.written[at]
     if isinstance(value, dict):
         return {key: _copied(merged, source, item, (*path, key), (*at, key)) for key, item in value.items()}
     if isinstance(value, list):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 import types
 import typing
@@ -73,6 +74,7 @@ def _section(document: Document, value: Any, section: type[T], path: Path) -> T 
         return None
     before = len(document.problems)
     hints, fields = _shape(section)
+    _read_exponents(document, value, section, path)
     for key in value:
         if key not in fields:
             document.complain((*path, key), _unknown(key, list(fields)), key=True)
@@ -112,7 +114,40 @@ def _value(document: Document, value: Any, hint: Any, path: Path) -> None:
             msgspec.convert(value, hint)
         except msgspec.ValidationError as error:
             message, inner_path = _split(str(error))
-            document.complain((*path, *inner_path), f"{message}{_found(value)}")
+            place = (*path, *inner_path)
+            found = _found(value) if not inner_path else ""
+            document.complain(place, f"{message}{_as_written(document, place, message) or found}")
+
+
+def _read_exponents(document: Document, value: dict[str, Any], section: type[Section], path: Path) -> None:
+    """Numbers such as `1e9`, which YAML 1.1 takes for text, become numbers where numbers are wanted."""
+    hints, fields = _shape(section)
+    for name, item in value.items():
+        if name in fields:
+            value[name] = _number(document, item, hints[fields[name].name], (*path, name))
+
+
+def _number(document: Document, value: Any, hint: Any, path: Path) -> Any:
+    bare = _bare(hint)
+    if isinstance(value, str) and bare in (int, float) and path in document.written:
+        number = float(value.replace("_", ""))
+        if not math.isfinite(number):
+            return value
+        return int(number) if number.is_integer() and bare is int else number
+    origin, arguments = typing.get_origin(bare), typing.get_args(bare)
+    if isinstance(value, list) and origin in (list, tuple) and _bare(arguments[0]) in (int, float):
+        return [_number(document, item, arguments[0], (*path, index)) for index, item in enumerate(value)]
+    if isinstance(value, dict) and origin is dict and _bare(arguments[1]) in (int, float):
+        return {key: _number(document, item, arguments[1], (*path, key)) for key, item in value.items()}
+    return value
+
+
+def _as_written(document: Document, path: Path, message: str) -> str:
+    """What to write where text was wanted and YAML took the words for something else; "" elsewhere."""
+    text = document.written.get(path)
+    if text is None or not message.startswith("expected `str"):
+        return ""
+    return f", found {text}: write it in quotes to have it as text"
 
 
 def _allows_none(hint: Any) -> bool:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from xds_control.policy.base import Section, meta
-
-
-class XdsTls(Section, frozen=True):
-    """TLS of the xDS port. Files are read again when they change, without a restart."""
-
-    certificate_file: Annotated[str, meta("PEM file with the server's certificate chain", min_length=1)]
-    key_file: Annotated[str, meta("PEM file with the server's private key", min_length=1)]
-    client_ca_file: Annotated[
-        str | None, meta("PEM file with the authorities of client certificates; set, clients must show one (mTLS)")
-    ] = None
+from xds_control.policy.security import TlsFiles
 
 
 class XdsPolicy(Section, frozen=True):
@@ -66,7 +57,7 @@ class XdsPolicy(Section, frozen=True):
         meta("how often clients that report load (LRS) are asked to, 0 = load reports are not taken", unit="s", ge=0),
     ] = 1.0
     client_status: Annotated[bool, meta("whether the port tells the state of its clients (CSDS)")] = True
-    tls: Annotated[XdsTls | None, meta("TLS of the port, none = plain text")] = None
+    tls: Annotated[TlsFiles | None, meta("TLS of the port, none = plain text")] = None
     token_file: Annotated[
         str | None,
         meta("file with the bearer token that clients must send; one token a line, so that it can be rotated"),

@@ -147,7 +147,7 @@ class PageReader:
             return self._refuse(out, "unknown_page")
         try:
             result = extra.read(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._refuse(out, "bad_" + name)
         return self._take(out, name, result)
 
@@ -155,7 +155,7 @@ class PageReader:
         assert adapter.main is not None
         try:
             result = adapter.main(page)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self._refuse(out, "unrecognised")
         if now <= self._last_at:
             merge_counts(out.dropped, {"clock": 1})

@@ -328,6 +328,8 @@ def _standing(item: EndpointInput) -> tuple[Tier, str]:
     if order is not None and order.kind == "eject":
         return Tier.REMOVED, f"ejected by {order.by or 'an operator'}" + (f": {order.reason}" if order.reason else "")
     if item.state is State.GONE:
+        if order is not None and order.kind == "drain":
+            return Tier.REMOVED, f"drained by {order.by or 'an operator'}"
         return Tier.REMOVED, "gone"
     if item.state is State.DRAINING or (order is not None and order.kind == "drain"):
         return Tier.DRAINING, "draining: running requests finish, no new ones"

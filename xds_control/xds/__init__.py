@@ -21,7 +21,8 @@ to a Prometheus registry.
 Group names come from `node_group(node)`; a group without a snapshot is answered UNAVAILABLE.
 """
 
-from xds_control.policy.xds import XdsPolicy, XdsTls
+from xds_control.policy.security import TlsFiles
+from xds_control.policy.xds import XdsPolicy
 from xds_control.xds.cache import CacheStats, Change, SnapshotCache, TypeChange, Wrapped
 from xds_control.xds.clients import ClientStatus, TypeStatus
 from xds_control.xds.errors import Invalid, InvalidResource, StreamEnd
@@ -56,13 +57,13 @@ __all__ = [
     "ResourceType",
     "SnapshotCache",
     "StreamEnd",
+    "TlsFiles",
     "TypeChange",
     "TypeStatus",
     "Wrapped",
     "XdsCollector",
     "XdsPolicy",
     "XdsServer",
-    "XdsTls",
     "by_cluster",
     "by_id",
     "by_metadata",

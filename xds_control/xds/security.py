@@ -12,7 +12,8 @@ import grpc
 import structlog
 
 from xds_control.errors import ConfigError
-from xds_control.policy.xds import XdsPolicy, XdsTls
+from xds_control.policy.security import TlsFiles
+from xds_control.policy.xds import XdsPolicy
 
 log = structlog.get_logger("xds_control.xds")
 
@@ -108,7 +109,7 @@ def _refusal(handler: Any) -> Any:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def server_credentials(tls: XdsTls) -> grpc.ServerCredentials:
+def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
     """TLS credentials that follow their files. Raises ConfigError when they cannot be read at first."""
     paths = [tls.certificate_file, tls.key_file]
     if tls.client_ca_file is not None:

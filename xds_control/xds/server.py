@@ -16,6 +16,7 @@ import structlog
 from envoy.service.discovery.v3 import discovery_pb2
 
 from xds_control.errors import ConfigError
+from xds_control.observe.readable import ReadableMessages
 from xds_control.policy.xds import XdsPolicy
 from xds_control.xds.cache import SnapshotCache
 from xds_control.xds.clients import ClientStatus
@@ -35,6 +36,7 @@ log = structlog.get_logger("xds_control.xds")
 
 ADS_SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 CHECK_INTERVAL_S: Final = 1.0
+_SIMPLE: Final = (f"/{LRS_SERVICE}/", f"/{CSDS_SERVICE}/", "/grpc.")
 
 OnNack = Callable[[ClientStatus, Nack], None]
 OnMissing = Callable[[str, str, list[str]], None]
@@ -103,7 +105,10 @@ class XdsServer:
             raise ConfigError("the xDS server has been started already")
         options = self.options
         check_exposure(address, options)
-        guards = [TokenCheck(TokenFile(options.token_file), self._unauthorised)] if options.token_file else []
+        guards: list[grpc.aio.ServerInterceptor] = []
+        if options.token_file:
+            guards.append(TokenCheck(TokenFile(options.token_file), self._unauthorised))
+        guards.append(ReadableMessages("xds", _SIMPLE))  # the discovery services read for themselves
         server = grpc.aio.server(options=self._channel_arguments(), interceptors=guards)
         server.add_generic_rpc_handlers((*self.handlers(), *self._extra))
         if options.reflection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,15 @@ def test_differences_name_things_by_their_names() -> None:
     assert ("y", "1", "") in found
     assert ("z", "", "1") in found
     assert any(path == "pools (order)" for path, _b, _a in found)
+
+
+def test_something_new_or_gone_is_told_without_its_empty_fields() -> None:
+    one = {"name": "a", "endpoints": [{"address": "h:1", "capacity": None, "labels": {}, "gpu": 0, "tls": False}]}
+    (added,) = changes({"pools": []}, {"pools": [one]})
+    assert (added.path, added.before) == ("pools[a]", "")
+    assert json.loads(added.after) == {"name": "a", "endpoints": [{"address": "h:1", "gpu": 0, "tls": False}]}
+    (gone,) = changes({"pools": [one]}, {"pools": []})
+    assert (gone.path, gone.before, gone.after) == ("pools[a]", added.after, "")
 
 
 def test_routes_are_told_in_sentences() -> None:

@@ -164,6 +164,14 @@ def test_a_drain_can_be_waited_for(control: Control, monkeypatch: pytest.MonkeyP
     result = control.run("drain", B, "--wait")
     assert result.exit_code == 0
     assert "is drained" in result.output
+    for words in (("endpoints", "list"), ("endpoints", "show", B), ("weights",), ("top", "--once")):
+        (line, *_rest) = [one for one in control.run(*words).output.splitlines() if "drained" in one]
+        assert not any("gone" in one.split("REASON")[0] for one in [line]), words
+    listed = json.loads(control.run("endpoints", "list", "--state", "gone", "-o", "json").output)
+    assert [one["address"] for one in listed] == [B]
+    assert control.run("undrain", B).exit_code == 0
+    control.do(lambda backend: backend.tick())
+    assert "drained" not in control.run("endpoints", "list").output
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from xds_control.demo.engine import DemoEngine, EngineConfig
 from xds_control.demo.model import ModelConfig
 
+DEEP = b"[" * 10_000 + b"]" * 10_000
 FAST = ModelConfig(prefill_tps=200_000.0, decode_s=0.001, decode_growth_s=0.0, kv_blocks=400)
 
 
@@ -139,6 +140,23 @@ async def test_answers_end_by_themselves_unless_told_not_to(client: aiohttp.Clie
         ("/v1/chat/completions", json.dumps(chat(model="nope")).encode(), 404, "NotFoundError"),
         ("/v1/completions", b'{"prompt": ["a", "b"]}', 400, "BadRequestError"),
         ("/v1/completions", b'{"prompt": [-1]}', 400, "BadRequestError"),
+        *(
+            (
+                "/v1/chat/completions",
+                b'{"messages": [{"role": "user", "content": ' + deep + b"}]}",
+                400,
+                "BadRequestError",
+            )
+            for deep in (DEEP, b"[" * 100_000)
+        ),
+        (
+            "/v1/completions",
+            b'{"prompt": "a", "x": ' + DEEP + b"}",
+            400,
+            "BadRequestError",
+        ),
+        ("/tokenize", b'{"prompt": ' + DEEP + b"}", 400, "BadRequestError"),
+        ("/demo/control", b'{"slow": ' + DEEP + b"}", 400, "BadRequestError"),
         ("/v1/nothing", b"{}", 404, "NotFoundError"),
         ("/v1/models", b"{}", 405, "MethodNotAllowed"),
         ("/demo/control", b'{"slow": 0}', 400, "BadRequestError"),

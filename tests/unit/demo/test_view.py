@@ -27,7 +27,10 @@ def endpoint(name: str, **changes: Any) -> dict[str, Any]:
 
 STATE = {
     "pools": [
-        {"name": "chat", "endpoints": [endpoint("b", weight=300), endpoint("a", priority=1, gates=["kv"])]},
+        {
+            "name": "chat",
+            "endpoints": [endpoint("b", weight=300), endpoint("a", address="127.0.0.1:2", priority=1, gates=["kv"])],
+        },
         {"name": "other", "endpoints": [endpoint("c", state="suspect", ttft_p50_s=None, share=0.0)]},
     ]
 }
@@ -49,11 +52,35 @@ def test_table_shows_every_endpoint_within_the_width(width: int) -> None:
     assert "25%" in rows[1]
 
 
+@pytest.mark.parametrize("width", [66, 80, 100, 140])
+def test_nothing_is_cut_whatever_the_numbers(width: int) -> None:
+    readings = {
+        "running": {"value": 128.0, "age_s": 12.5, "source": "vllm"},
+        "waiting": {"value": 1044.0, "age_s": 12.5, "source": "vllm"},
+        "kv_usage": {"value": 1.0, "age_s": 12.5, "source": "vllm"},
+    }
+    members = [
+        endpoint(
+            f"engine-{i}", address=f"127.0.0.1:{i}", weight=10_000 + i, share=1.0, signals=readings, ttft_p50_s=0.184
+        )
+        for i in range(3)
+    ]
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(view.table({"pools": [{"name": "chat", "endpoints": members}]}, "head", width))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    for i in range(3):
+        (row,) = [line for line in text.splitlines() if f"engine-{i}" in line]
+        assert all(part in row for part in (str(10_000 + i), "100%", "128", "1044", "184 ms", "1.5 s"))
+
+
 def test_plain_lines_name_each_endpoint_in_order() -> None:
     head, *rows = view.lines(STATE, "head")
     assert head == "head"
     assert [row.split()[0] for row in rows] == ["chat/a", "chat/b", "other/c"]
-    assert "gates=kv spill=1" in rows[0]
+    assert "weight=100 (100% of level 1)" in rows[0]
+    assert "gates=kv" in rows[0]
     assert "weight=300 (100%) share=25% run=3·0.4 ttft=50 ms/1.5 s" in rows[1]
 
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from xds_control.errors import PolicyError
-from xds_control.policy.load import decode_policy, encode_policy, load_policy, parse_policy, policy_version
+from xds_control.policy.load import decode_policy, encode_policy, load_files, load_policy, parse_policy, policy_version
 
 GOOD = """\
 version: xds-control/v1
@@ -115,3 +116,45 @@ def test_a_missing_file_is_a_policy_error(tmp_path: Path) -> None:
         load_policy(tmp_path / "none.yaml")
     with pytest.raises(PolicyError, match="the folder has no file"):
         load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "wanted"),
+    [
+        ("picker: {prefix: {budget_bytes: 1e9}}", lambda p: p.picker.prefix.budget_bytes, 1_000_000_000),
+        ("picker: {prefix: {budget_bytes: 1E+9}}", lambda p: p.picker.prefix.budget_bytes, 1_000_000_000),
+        ("lifecycle: {draining: {timeout_s: 1.2e2}}", lambda p: p.lifecycle.draining.timeout_s, 120.0),
+        ("signals: {age_limits_s: {running: 5e-1}}", lambda p: p.signals.age_limits_s["running"], 0.5),
+        ("envoy: {retries: {status_codes: [5.03e2]}}", lambda p: p.envoy.retries.status_codes, [503]),
+        ("envoy: {node_id: '1e9'}", lambda p: p.envoy.node_id, "1e9"),
+        ("envoy: {node_id: 1e9}", lambda p: p.envoy.node_id, "1e9"),
+    ],
+)
+def test_numbers_with_an_exponent_are_numbers_where_numbers_are_wanted(lines: str, what: Any, wanted: Any) -> None:
+    files = [("a.yaml", "version: xds-control/v1\npools: [{name: a}]\n"), ("b.yaml", lines + "\n")]
+    found = what(load_files(files).policy)
+    assert found == wanted
+    assert type(found) is type(wanted)
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "words"),
+    [
+        ("envoy: {node_id: on}", "envoy.node_id", "found on: write it in quotes to have it as text"),
+        ("envoy: {node_id: 4.10}", "envoy.node_id", "found 4.10: write it in quotes"),
+        ("envoy: {node_id: 2026-01-02}", "envoy.node_id", "found 2026-01-02: write it in quotes"),
+        ("routing: {default_pool: no}", "routing.default_pool", "found no: write it in quotes"),
+        ("ext_proc: {request_headers: [x-a, 12]}", "ext_proc.request_headers[1]", "found 12: write it in quotes"),
+        ("envoy: {concurrency: 010}", "envoy.concurrency", "YAML reads 010 as 8: write 8, or '010' in quotes"),
+        ("envoy: {node_id: 10:30}", "envoy.node_id", "YAML reads 10:30 as 630"),
+        ("envoy: {concurrency: 1e99}", "envoy.concurrency", "expected `int` <= 256"),
+        ("envoy: {concurrency: '1e2'}", "envoy.concurrency", "expected `int`, got `str`, found '1e2'"),
+        ("envoy: {connect_timeout_s: 1e999}", "envoy.connect_timeout_s", "expected `float`, got `str`"),
+    ],
+)
+def test_what_yaml_reads_unlike_people_is_told(lines: str, path: str, words: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load_files([("p.yaml", "version: xds-control/v1\npools: [{name: a}]\n" + lines + "\n")])
+    found = [one for one in caught.value.problems if one.place.path == path]
+    assert any(words in one.message for one in found), caught.value.problems
+    assert all(one.place.line == 3 for one in found)

@@ -414,7 +414,8 @@ def test_models_and_context_come_from_the_api() -> None:
     later = reader.feed(bytes(PageBuilder(model_name="base").value("vllm:num_requests_running", 1)), 2.0)
     assert later.info is not None
     assert later.info.max_model_len == 8192
-    for junk in (b"<html>", b"[]", b'{"data": 5}', b""):
+    deep = b'{"data": [], "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    for junk in (b"<html>", b"[]", b'{"data": 5}', b"", deep):
         assert reader.feed_extra("models", junk, 3.0).dropped == {"bad_models": 1}
     assert reader.feed_extra("nothing", b"", 3.0).dropped == {"unknown_page": 1}
 

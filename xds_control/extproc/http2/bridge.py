@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from xds_control.extproc.http2.rpc import OK, Piece, Rpc
 from xds_control.extproc.http2.server import Http2Server
@@ -65,7 +66,12 @@ class Context:
             self._inbox.appendleft(_END)
             return grpc.aio.EOF
         self._rpc.consumed(len(data) + _PREFIX)
-        return data if self._deserialize is None else self._deserialize(data)
+        if self._deserialize is None:
+            return data
+        try:
+            return self._deserialize(data)
+        except DecodeError:
+            await self.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this method")
 
     async def write(self, message: Any) -> None:
         """Sends a response message."""
