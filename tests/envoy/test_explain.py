@@ -12,7 +12,7 @@ import aiohttp
 import yaml
 from click.testing import CliRunner
 
-from tests.envoy.harness import Product, eventually
+from tests.envoy.harness import Product, eventually, http_get
 from tests.envoy.test_admin_commands import Cli
 from tests.envoy.traffic import FAST_SCRAPE
 from xds_control.cli.main import main
@@ -123,6 +123,18 @@ async def test_requests_are_explained(
         return any(one["id"] in ids for kind in kinds for one in kind)
 
     await eventually(moved, 15, "what left its pick is listed")
+
+    # The same in the processors' metrics: how clear picks were, and how many were passed over.
+    host, _, port = product.policy["processors"]["http"].rpartition(":")
+
+    async def counted() -> bool:
+        pages = [(await http_get(f"http://{host}:{int(port) + i}/metrics"))[1] for i in range(2)]
+        lines = [line for page in pages for line in page.splitlines() if not line.startswith("#")]
+        margins = [line for line in lines if line.startswith("xds_control_processor_pick_margin_seconds{")]
+        passed = [line for line in lines if line.startswith("xds_control_processor_picks_passed_over_total{")]
+        return bool(margins) and all('pool="chat"' in line for line in margins + passed)
+
+    await eventually(counted, 10, "margins are exported")
 
 
 async def test_a_shadow_policy_is_shown_and_never_applied(

@@ -107,6 +107,7 @@ class Control:
         self.policy_rejected = 0
         self.policy_switches: Counter[str] = Counter()
         self.gate: AdminGate | None = None
+        self.admin: AdminService | None = None
         self.strangers = 0
         self.problem = ""
         self._held_back = ""
@@ -275,7 +276,7 @@ class Control:
         address, security = self.policy.control.admin, self.policy.control.admin_security
         check_admin(address, security)
         assert self.gate is not None
-        service = AdminService(self.backend, self.gate.who)
+        service = self.admin = AdminService(self.backend, self.gate.who)
         _port, stop = await serve_admin(address, service, credentials(security.tls), [self.gate])
         self._stoppers.append(stop)
         if address.startswith("unix:"):

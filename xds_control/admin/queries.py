@@ -8,6 +8,7 @@ from xds_control.admin import views
 from xds_control.admin.backend import Backend, BadRequest, NotReady, Unknown, UnknownEndpoint
 from xds_control.admin.keys import EVENT_KINDS, NOTABLE
 from xds_control.fleet.snapshot import EndpointSnapshot, Snapshot, State
+from xds_control.policy.validate import nearest
 from xds_control.proto import admin_pb2 as pb
 
 
@@ -306,4 +307,6 @@ def _shown(one: EndpointSnapshot) -> tuple[object, ...]:
 
 def _known_pool(snapshot: Snapshot, pool: str) -> None:
     if pool and pool not in snapshot.pools:
-        raise Unknown(f"there is no pool {pool!r}; pools are {', '.join(sorted(snapshot.pools))}")
+        raise Unknown(
+            f"there is no pool {pool!r}; pools are {', '.join(sorted(snapshot.pools))}{nearest(pool, snapshot.pools)}"
+        )

@@ -46,6 +46,8 @@ def _process(control: Control) -> Iterator[Sample]:
     orders = Counter(order.kind for order in core.lifecycle.overrides().values())
     for kind in ("drain", "pin", "eject"):
         yield sample("orders", orders[kind], kind)
+    for code, failed in control.admin.errors.items() if control.admin is not None else ():
+        yield sample("errors", failed, code)
     for port, count in (
         ("admin", control.gate.refused if control.gate is not None else 0),
         ("fleet", control.strangers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NoReturn, TypeVar
@@ -75,6 +76,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._clock = clock
         self._wall = wall
         self._log = logger("admin")
+        self.errors: Counter[str] = Counter()
+        """Calls that ended with an error, by our stable code."""
 
     # Looking.
 
@@ -216,9 +219,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             made = make()
             return await made if isinstance(made, Awaitable) else made
         except XdsControlError as error:
+            self.errors[error.code] += 1
             await _abort(context, error)
         except Exception as error:  # noqa: BLE001 - a fault in one call must say so and leave the others alone
             self._log.exception("admin-call-failed", peer=context.peer())
+            self.errors["internal"] += 1
             context.set_trailing_metadata(((CODE_KEY, "internal"),))
             await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: see control's log")
 

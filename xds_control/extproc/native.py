@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.http2.rpc import INTERNAL, INVALID_ARGUMENT, Rpc
 from xds_control.extproc.http2.server import Http2Server
-from xds_control.extproc.server import FAILED, SERVICE, UNREADABLE, Counters, Waiter
+from xds_control.extproc.server import FAILED, SERVICE, Counters, Waiter, code_of
 from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError
 from xds_control.extproc.tracing import Began, Tracer
 from xds_control.extproc.wire import Piece, body_of, body_of_parts
@@ -96,7 +96,7 @@ class _Call:
             began.tracer.end(began, stream.request_headers, stream.decision, error, time.time_ns())
 
     def _failed(self, error: Exception) -> None:
-        self._trace(error.code if isinstance(error, StreamError) else UNREADABLE)
+        self._trace(code_of(error))
         self._service.counters.fail(error, self._service.clock())
         self._stream.closed()
         status = INVALID_ARGUMENT if isinstance(error, ProtocolViolation | DecodeError) else INTERNAL

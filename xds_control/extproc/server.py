@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import structlog
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
+from xds_control.errors import XdsControlError
 from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.decision import Hold
 from xds_control.extproc.stream import Stream, StreamError
@@ -28,13 +30,14 @@ Waiter = Callable[[Hold], "asyncio.Future[Refusal | None]"]
 _LOG_EVERY_S = 1.0
 FAILED = "decision-failed"
 UNREADABLE = "message-unreadable"
-"""Codes of what a span ends with where there was no decision."""
+"""Codes of failures that are no errors of ours."""
 
 
 class Counters:
-    """What the edge counts. streams: open now; others since the start. last_failure: text of the newest failure."""
+    """What the edge counts. streams: open now; others since the start. last_failure: text of the newest failure.
+    by_code: failures by our stable code."""
 
-    __slots__ = ("_logged_at", "_unlogged", "cancelled", "failed", "last_failure", "requests", "streams")
+    __slots__ = ("_logged_at", "_unlogged", "by_code", "cancelled", "failed", "last_failure", "requests", "streams")
 
     def __init__(self) -> None:
         self.streams = 0
@@ -42,18 +45,27 @@ class Counters:
         self.cancelled = 0
         self.failed = 0
         self.last_failure = ""
+        self.by_code: Counter[str] = Counter()
         self._logged_at = -_LOG_EVERY_S
         self._unlogged = 0
 
     def fail(self, error: Exception, now: float) -> None:
         """Counts a stream that failed, and logs it unless another one was logged within the last second."""
         self.failed += 1
+        self.by_code[code_of(error)] += 1
         self.last_failure = str(error)
         if now - self._logged_at < _LOG_EVERY_S:
             self._unlogged += 1
             return
         _log.warning("ext_proc_stream_failed", error=self.last_failure, not_logged=self._unlogged)
         self._logged_at, self._unlogged = now, 0
+
+
+def code_of(error: Exception) -> str:
+    """Our stable code of a failure."""
+    if isinstance(error, XdsControlError):
+        return error.code
+    return UNREADABLE if isinstance(error, DecodeError) else FAILED
 
 
 class ExternalProcessorService(grpc.GenericRpcHandler):
@@ -110,7 +122,7 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
                     began = None
         except (StreamError, DecodeError) as error:
             counters.fail(error, self._clock())
-            _end(began, stream, error.code if isinstance(error, StreamError) else UNREADABLE)
+            _end(began, stream, code_of(error))
             stream.closed()
             status = error.grpc_status if isinstance(error, StreamError) else "INVALID_ARGUMENT"
             await context.abort(getattr(grpc.StatusCode, status), str(error))

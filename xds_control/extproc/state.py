@@ -8,6 +8,7 @@ from typing import Any
 from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Routes
 from xds_control.extproc.decision import Decision
+from xds_control.extproc.margins import Margins
 from xds_control.extproc.picking import PoolPicker
 from xds_control.extproc.reading import RequestReader
 from xds_control.extproc.recorder import Recorder
@@ -49,6 +50,7 @@ class ProcessorState:
         self.requests = 0
         self.entries = 0
         self.decisions: dict[tuple[str, str, str], int] = {}
+        self.margins = Margins()
         self._started = now
         self._clock = clock or (lambda: now)
         self._responses: Responses | None = None
@@ -89,6 +91,7 @@ class ProcessorState:
         """Learns from requests that ended."""
         for finished in taken.finished:
             self.entries += 1
+            self.margins.finished(finished)
             if self.recorder is not None:
                 self.recorder.on_finished(finished, now)
             if self.reader is not None:
@@ -122,6 +125,9 @@ class ProcessorState:
     def on_decision(self, decision: Any, now: float) -> None:
         """Counts a decision."""
         self.requests += 1
+        priced = decision.priced
+        if priced is not None and priced.trail is not None:
+            self.margins.picked(decision.pool, priced.trail)
         if self.recorder is not None:
             self.recorder.on_decision(decision, now)
         key = (decision.pool, decision.rule, decision.reason)

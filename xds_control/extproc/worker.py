@@ -177,6 +177,12 @@ class Processor:
         if self._edge is not None:
             yield sample("processor_streams", self._edge.counters.streams, me)
             yield sample("processor_requests", self._edge.counters.requests, me)
+            for code, failed in self._edge.counters.by_code.items():
+                yield sample("processor_errors", failed, me, code)
+        for pool, passed in self.state.margins.passed_over.items():
+            yield sample("processor_picks_passed_over", passed, me, pool)
+        for pool, quantile, margin in self.state.margins.quantiles():
+            yield sample("processor_pick_margin_seconds", margin, me, pool, f"{quantile:g}")
         yield sample("processor_cpu_seconds", usage.ru_utime + usage.ru_stime, me)
         yield sample("processor_access_log_entries", self.state.entries, me)
         if self.state.picker is not None:

@@ -74,6 +74,7 @@ METRICS: tuple[MetricSpec, ...] = (
     _m("problems", "gauge", "", "Things that are wrong now, as `xds-control status` lists them."),
     _m("orders", "gauge", "kind", "Operators' orders in force: drain, pin, eject."),
     _m("calls_refused", "counter", "port", "Calls refused for want of a token or a role, by port: admin, fleet, xds."),
+    _m("errors", "counter", "code", "Admin calls that ended with an error, by its stable code."),
     # control: requests
     _m(
         "requests",
@@ -113,6 +114,24 @@ METRICS: tuple[MetricSpec, ...] = (
         "KV blocks that an endpoint holds by its own events, where it publishes them.",
     ),
     _m("processor_rss_bytes", "gauge", "processor", "Resident memory of a processor."),
+    _m(
+        "processor_errors",
+        "counter",
+        "processor code",
+        "ext_proc streams that failed, by stable code; Envoy's failure mode decided for these requests.",
+    ),
+    _m(
+        "processor_picks_passed_over",
+        "counter",
+        "processor pool",
+        "Requests that ended at another endpoint than the picked one: retried, or fallen back to the weights.",
+    ),
+    _m(
+        "processor_pick_margin_seconds",
+        "gauge",
+        "processor pool quantile",
+        "How much more the next best endpoint would have cost, over the newest 512 picks; 0 = a toss-up.",
+    ),
     _m("processor_spans_sent", "counter", "processor", "Trace spans that the collector took."),
     _m("processor_spans_lost", "counter", "processor", "Trace spans lost because the collector was slow or away."),
     _m("processor_snapshot_age_seconds", "gauge", "processor", "Age of the snapshot that a processor works with."),

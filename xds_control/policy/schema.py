@@ -20,6 +20,7 @@ from xds_control.policy.processes import ControlPolicy, LogPolicy, ProcessorPoli
 from xds_control.policy.routing import RoutingPolicy
 from xds_control.policy.signals import SignalsPolicy
 from xds_control.policy.tracing import TracingPolicy
+from xds_control.policy.validate import nearest
 from xds_control.policy.weights import WeightsPolicy
 from xds_control.policy.xds import XdsPolicy
 
@@ -112,4 +113,4 @@ def _pool_names(policy: Policy) -> Iterator[tuple[Path, str]]:
 
 
 def _no_pool(name: str, known: set[str]) -> str:
-    return f"there is no pool {name!r}; pools are {', '.join(sorted(known))}"
+    return f"there is no pool {name!r}; pools are {', '.join(sorted(known))}{nearest(name, known)}"

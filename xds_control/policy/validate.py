@@ -8,6 +8,7 @@ import math
 import re
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -116,7 +117,11 @@ def _value(document: Document, value: Any, hint: Any, path: Path) -> None:
             message, inner_path = _split(str(error))
             place = (*path, *inner_path)
             found = _found(value) if not inner_path else ""
-            document.complain(place, f"{message}{_as_written(document, place, message) or found}")
+            document.complain(
+                place,
+                _choice(message, value, hint, inner_path)
+                or f"{message}{_as_written(document, place, message) or found}",
+            )
 
 
 def _read_exponents(document: Document, value: dict[str, Any], section: type[Section], path: Path) -> None:
@@ -148,6 +153,32 @@ def _as_written(document: Document, path: Path, message: str) -> str:
     if text is None or not message.startswith("expected `str"):
         return ""
     return f", found {text}: write it in quotes to have it as text"
+
+
+def _choice(message: str, value: Any, hint: Any, inner: Path) -> str:
+    """The same for a word that is none of those allowed, with what is; "" for other mistakes."""
+    if not message.startswith("invalid enum value"):
+        return ""
+    for part in inner:
+        value = value[part] if isinstance(part, int) or part in value else value
+    allowed = _words(hint)
+    return f"{value!r} is none of {', '.join(allowed)}{nearest(str(value), allowed)}" if allowed else ""
+
+
+def _words(hint: Any) -> list[str]:
+    """All words that a literal type inside a hint allows."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return [str(word) for word in arguments]
+    if typing.get_origin(hint) is typing.Annotated:
+        arguments = arguments[:1]
+    return list(dict.fromkeys(word for argument in arguments for word in _words(argument)))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, "" when nothing is near."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{found[0]}`?" if found else ""
 
 
 def _allows_none(hint: Any) -> bool:
@@ -185,6 +216,5 @@ def _kind(value: Any) -> str:
 
 
 def _unknown(key: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
-    hint = f"; did you mean `{near[0]}`?" if near else f"; allowed are {', '.join(sorted(allowed))}"
+    hint = nearest(key, allowed) or f"; allowed are {', '.join(sorted(allowed))}"
     return f"unknown field `{key}`{hint}"

@@ -22,6 +22,7 @@ class Served:
     backend: FakeBackend
     address: str
     stub: Any
+    service: AdminService
 
 
 @pytest.fixture
@@ -32,5 +33,5 @@ async def served() -> AsyncIterator[Served]:
     port, stop = await serve_admin("127.0.0.1:0", service)
     address = f"127.0.0.1:{port}"
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Served(backend, address, admin_pb2_grpc.AdminStub(channel))  # type: ignore[no-untyped-call]
+        yield Served(backend, address, admin_pb2_grpc.AdminStub(channel), service)  # type: ignore[no-untyped-call]
     await stop()

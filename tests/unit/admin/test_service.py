@@ -347,3 +347,11 @@ def test_the_backend_of_the_tests_is_one() -> None:
 
     checked: Backend = FakeBackend()
     assert checked.snapshot() is None
+
+
+async def test_errors_are_counted_by_code(served: Served) -> None:
+    await refused(served.stub.Drain(pb.DrainRequest(endpoint="nobody")))
+    await refused(served.stub.Drain(pb.DrainRequest()))
+    served.backend.broken = True
+    await refused(served.stub.GetStatus(pb.GetStatusRequest()))
+    assert served.service.errors == {"endpoint-unknown": 1, "bad-request": 1, "internal": 1}

@@ -97,7 +97,7 @@ def test_everything_wrong_is_reported_at_once_in_file_order() -> None:
     [
         ("", "`pools` is missing"),
         ("[]", "expected a mapping, found a list"),
-        ("version: xds-control/v2\npools: []\n", "invalid enum value 'xds-control/v2'"),
+        ("version: xds-control/v2\npools: []\n", "'xds-control/v2' is none of xds-control/v1"),
         ("version: xds-control/v1\npools: []\n", "length >= 1"),
         ("version: xds-control/v1\npools: 5\n", "expected `array`"),
     ],
@@ -108,7 +108,7 @@ def test_other_shapes(text: str, expected: str) -> None:
 
 def test_pools_have_to_exist_where_they_are_named() -> None:
     (found,) = problems(GOOD + "routing:\n  default_pool: chatt\n")
-    assert found == "p.yaml:10:17: routing.default_pool: there is no pool 'chatt'; pools are chat"
+    assert found == "p.yaml:10:17: routing.default_pool: there is no pool 'chatt'; pools are chat; did you mean `chat`?"
 
 
 def test_a_missing_file_is_a_policy_error(tmp_path: Path) -> None:
@@ -158,3 +158,31 @@ def test_what_yaml_reads_unlike_people_is_told(lines: str, path: str, words: str
     found = [one for one in caught.value.problems if one.place.path == path]
     assert any(words in one.message for one in found), caught.value.problems
     assert all(one.place.line == 3 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "words"),
+    [
+        ("weights: {profile: balancd}", "weights.profile", "'balancd' is none of balanced, "),
+        ("weights: {profile: balancd}", "weights.profile", "did you mean `balanced`?"),
+        ("log: {level: loud}", "log.level", "'loud' is none of debug, info, warning, error"),
+        ("picker: {profiles: {default: {picker: max-scor}}}", "picker", "did you mean `max-score`?"),
+        (
+            "picker: {profiles: {default: {filters: [prefix-afinity]}}}",
+            "picker.profiles.default.filters[0]",
+            "did you mean",
+        ),
+        (
+            "control: {admin_security: {tokens: [{name: a, role: adm, file: /f}]}}",
+            "control.admin_security",
+            "view, operate",
+        ),
+        ("routing: {default_pool: chta}", "routing.default_pool", "did you mean `chat`?"),
+    ],
+)
+def test_a_wrong_word_is_told_with_those_allowed_and_the_nearest(lines: str, path: str, words: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(f"version: xds-control/v1\npools: [{{name: chat}}]\n{lines}\n")
+    assert any(one.place.path.startswith(path) and words in one.message for one in caught.value.problems), str(
+        caught.value
+    )
