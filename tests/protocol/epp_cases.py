@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 import yaml
 
-from tests.protocol import epp_answers, epp_conformance, epp_parts, epp_requests
+from tests.protocol import epp_answers, epp_concurrency, epp_conformance, epp_parts, epp_requests
 from tests.protocol.epp_peer import Core, Failed, Grpc
 from tests.protocol.epp_requests import Backend
 from tests.protocol.epp_world import Unsupported
@@ -53,12 +53,10 @@ ONCE: dict[str, Handler] = {
     "table": epp_parts.table,
     "index": epp_parts.index,
     "conformance": epp_conformance.conformance,
+    "concurrency": epp_concurrency.concurrency,
 }
 """Kinds about one part: there is nothing to send over a channel."""
 
-REASONS = {
-    "concurrency": "requests that wait for a slot need a queue before the picker (admission); it refuses with 429",
-}
 LIMIT_S = 60.0
 
 
@@ -77,7 +75,7 @@ async def run_case(case: Mapping[str, Any], fixtures: Mapping[str, Any], backend
     kind = str(case.get("kind", ""))
     handler = BOTH.get(kind) or ONCE.get(kind)
     if handler is None:
-        return Outcome(identifier, "skipped", REASONS.get(kind, f"kind {kind!r} is not known"))
+        return Outcome(identifier, "skipped", f"kind {kind!r} is not known")
     for backend in backends if kind in BOTH else (Core,):
         try:
             await asyncio.wait_for(handler(case, fixtures, backend), LIMIT_S)

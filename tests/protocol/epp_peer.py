@@ -49,6 +49,10 @@ class Exchange:
     async def _exchange(self, message: ext_proc.ProcessingRequest, expect: bool) -> list[ext_proc.ProcessingResponse]:
         raise NotImplementedError
 
+    async def listen(self) -> None:
+        """Takes what came without being asked for."""
+        raise NotImplementedError
+
     async def close(self) -> None:
         """The data plane ends the stream."""
         raise NotImplementedError
@@ -115,6 +119,12 @@ class _GrpcExchange(Exchange):
             await self._call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             expect = False  # the server has ended; what it said is in the queue
+        return await self._take(expect)
+
+    async def listen(self) -> None:
+        self.replies += await self._take(False)
+
+    async def _take(self, expect: bool) -> list[ext_proc.ProcessingResponse]:
         found: list[ext_proc.ProcessingResponse] = []
         while not (self.ended or self.error):
             try:
@@ -153,7 +163,7 @@ class Grpc:
         def decider() -> Any:
             return state.decider
 
-        self._edge = ExtProcEdge(decider, self._world.policy.ext_proc, observer_factory=state.observer)
+        self._edge = ExtProcEdge(decider, self._world.policy.ext_proc, wait=state.wait, observer_factory=state.observer)
         where = await self._edge.start(address)
         options = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
         self._channel = grpc.aio.insecure_channel(where, options=options)

@@ -17,6 +17,7 @@ from xds_control.extproc.state import ProcessorState
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.readings import ModelInfo, Reading
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
+from xds_control.policy.admission import AdmissionPolicy
 from xds_control.policy.classes import ClassesPolicy, ServiceClassPolicy
 from xds_control.policy.extproc import ExtProcPolicy, UsageMetadata
 from xds_control.policy.inspect import DEFAULT_SESSION_SOURCES, InspectPolicy
@@ -240,8 +241,8 @@ class World:
         objectives = dict(self.fixtures.get("objectives") or {})
         case = {**self.case, "_objectives": objectives}
         self.config = config_of(case, self.fixtures)
-        if self.config.get("flow_control"):
-            raise Unsupported("a queue before the picker (admission) is not part of the picker")
+        queued = bool(self.config.get("flow_control"))
+        wait_s = float(self.config.get("queue_ttl_s", 60.0)) if queued else 0.2
         now = time.monotonic()
         self.endpoints = endpoints_of(case, case.get("saturation"), now)
         inspect = InspectPolicy(
@@ -253,8 +254,11 @@ class World:
             session_sources=tuple(dict.fromkeys((*DEFAULT_SESSION_SOURCES,))),
         )
         low = min([0, *objectives.values()])
-        classes = [ServiceClassPolicy(name=name, priority=value - low) for name, value in objectives.items()]
-        classes.append(ServiceClassPolicy(name="standard", priority=-low))
+        classes = [
+            ServiceClassPolicy(name=name, priority=value - low, max_queue_s=wait_s)
+            for name, value in objectives.items()
+        ]
+        classes.append(ServiceClassPolicy(name="standard", priority=-low, max_queue_s=wait_s))
         self.priorities = dict(objectives)
         extproc = msgspec.structs.replace(extproc_policy(case, self.config), served_header=self.served_header)
         self.policy = Policy(
@@ -265,6 +269,7 @@ class World:
             routing=routing_policy(case, extproc.on_malformed == "pass"),
             classes=ClassesPolicy(default="standard", items=tuple(classes)),
             inspect=inspect,
+            admission=AdmissionPolicy(enabled=queued, max_requests=int(self.config.get("max_queued", 5000))),
             picker=picker_policy(case, self.config),
             ext_proc=extproc,
         )

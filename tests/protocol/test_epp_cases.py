@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocol.epp_cases import REASONS, load, run_all
+from tests.protocol.epp_cases import load, run_all
 from tests.protocol.epp_peer import Core, Grpc
 from tests.shared import shared_path
 from xds_control.extproc import picking
@@ -25,8 +25,7 @@ def test_all_cases() -> None:
     assert not failed, "\n".join(failed)
     skipped = {outcome.id: outcome.text for outcome in outcomes if outcome.state == "skipped"}
     no_envoy = {name for name, text in skipped.items() if "no envoy binary" in text}
-    concurrency = {str(case["id"]) for case in cases if case["kind"] in REASONS}
-    assert set(skipped) - no_envoy == OUT_OF_SCOPE | concurrency
+    assert set(skipped) - no_envoy == OUT_OF_SCOPE
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from envoy.service.ext_proc.v3 import external_processor_pb2
+
 from xds_control.extproc.decision import Decision, Immediate, clip
 from xds_control.policy import headers as names
 
@@ -261,6 +263,14 @@ def streamed_pieces(
 def _piece(tag: bytes, body: bytes, end_of_stream: bool) -> bytes:
     streamed = (delimited(_F1, body) if body else b"") + (b"\x10\x01" if end_of_stream else b"")
     return delimited(tag, delimited(_F1, delimited(_F3, delimited(_F3, streamed))))
+
+
+def more_time(seconds: float) -> bytes:
+    """Asks Envoy to wait that much longer for the answer to the message that it sent last."""
+    message = external_processor_pb2.ProcessingResponse()
+    message.override_message_timeout.FromNanoseconds(int(seconds * 1e9))
+    found: bytes = message.SerializeToString()
+    return found
 
 
 def response_headers_answer(set_headers: Mapping[str, str]) -> bytes:

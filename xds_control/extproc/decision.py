@@ -33,10 +33,11 @@ class Immediate:
 
 @dataclass(slots=True)
 class Hold:
-    """Admission keeps the answer back. key: what the edge waits on, given by admission."""
+    """Admission keeps the answer back, for `wait_s` at most. key: what the edge waits on, given by admission."""
 
     key: Any
     reason: str = "queued"
+    wait_s: float = 0.0
 
 
 @dataclass(slots=True)

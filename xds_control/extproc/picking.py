@@ -184,6 +184,14 @@ class PoolPicker:
             for slot in slots.each() if slots is not None else ():
                 yield name, slot.address, slot.flight.count
 
+    def room(self, pool: str) -> int | None:
+        """How many more requests the endpoints of a pool may have by the concurrency limit; None when nobody takes
+        requests, or without a limit."""
+        limit = self._policy.picker.limits.max_concurrency
+        slots = self._picker.pool(pool)
+        taking = [slot.flight.count for slot in slots.each() if slot.takes] if slots is not None and limit else []
+        return sum(max(0, math.floor(limit - count)) for count in taking) if taking else None
+
     def kv_blocks(self) -> Iterator[tuple[str, str, int]]:
         """(pool, address, KV blocks held) of every endpoint whose events are received."""
         for name in sorted(self._pools):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from xds_control.errors import PolicyError
-from xds_control.extproc.decide import Decider, Routes
-from xds_control.extproc.decision import Decision
+from xds_control.extproc.admitting import Gate
+from xds_control.extproc.decide import Decider, Refusal, Routes
+from xds_control.extproc.decision import Decision, Hold
 from xds_control.extproc.margins import Margins
 from xds_control.extproc.picking import PoolPicker
 from xds_control.extproc.reading import RequestReader
@@ -41,6 +43,7 @@ class ProcessorState:
         self.decider: Decider | None = None
         self.reader: RequestReader | None = None
         self.picker: PoolPicker | None = None
+        self.gate: Gate | None = None
         self.log: AccessLog | None = None
         self.recorder: Recorder | None = None
         self.shadow: ShadowDecider | None = None
@@ -80,6 +83,8 @@ class ProcessorState:
             decider.view = RoutingView.build(snapshot.pools, snapshot.version, policy.routing.slo_target)
             if self.picker is not None:
                 self.picker.update(snapshot, now)
+            if self.gate is not None:
+                self.gate.kick(now)
             if self.shadow is not None:
                 self.shadow.update(snapshot)
         if message.HasField("peers") and self.picker is not None:
@@ -98,6 +103,8 @@ class ProcessorState:
                 self.reader.learn(finished)
             if self.picker is not None and (self._responses is None or self._responses.fresh(finished.id)):
                 self.picker.finished(finished, now)
+        if self.gate is not None:
+            self.gate.kick(now)
         if self.picker is not None:
             for attempt in taken.failed_attempts:
                 self.picker.failed(attempt.endpoint, now)
@@ -121,6 +128,8 @@ class ProcessorState:
             self.reader.learn(finished)
         if self.picker is not None:
             self.picker.finished(finished, observed.last_s)
+        if self.gate is not None:
+            self.gate.kick(observed.last_s)
 
     def on_decision(self, decision: Any, now: float) -> None:
         """Counts a decision."""
@@ -128,6 +137,8 @@ class ProcessorState:
         priced = decision.priced
         if priced is not None and priced.trail is not None:
             self.margins.picked(decision.pool, priced.trail)
+        if self.gate is not None:
+            self.gate.decided(decision.id)
         if self.recorder is not None:
             self.recorder.on_decision(decision, now)
         key = (decision.pool, decision.rule, decision.reason)
@@ -147,6 +158,24 @@ class ProcessorState:
         if self.reader is not None:
             window.tokens = self.reader.export()
         return window
+
+    def wait(self, hold: Hold) -> asyncio.Future[Refusal | None]:
+        """What a held request waits on."""
+        assert self.gate is not None  # nothing else holds requests
+        return self.gate.wait(hold)
+
+    def _admission(self, policy: Policy) -> Gate | None:
+        """Who lets requests in; None where they need not wait. Those who wait when it is switched off go on."""
+        if not policy.admission.enabled:
+            return None
+        if self.gate is None:
+            self.gate = Gate(policy, self._room, self._clock)
+        else:
+            self.gate.use_policy(policy)
+        return self.gate
+
+    def _room(self, pool: str) -> int | None:
+        return None if self.picker is None else self.picker.room(pool)
 
     def dry_run(self, request: RequestView) -> tuple[Decision, Record | None]:
         """What would be decided, and among whom; nothing is counted or charged."""
@@ -200,6 +229,7 @@ class ProcessorState:
             routes,
             self.picker,
             policy.ext_proc,
+            admission=self._admission(policy),
             processor=self.processor,
             default_class=policy.classes.default,
         )

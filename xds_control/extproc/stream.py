@@ -267,7 +267,9 @@ class Stream:
         if decision.hold is not None:
             self.held = decision
             self._phase = Phase.HELD
-            return []
+            # Envoy would go on without us. In full duplex a data plane takes nothing but what ends the wait.
+            wait_s = decision.hold.wait_s
+            return [answers.more_time(wait_s + 1.0)] if wait_s and self._mode is not Mode.DUPLEX else []
         return self._answer(decision, cut)
 
     def _answer(self, decision: Decision, cut: bool = False) -> list[bytes]:

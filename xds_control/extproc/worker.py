@@ -126,6 +126,7 @@ class Processor:
             self._decider,
             self.state.policy.ext_proc,
             shared=self._where.shared,
+            wait=self.state.wait,
             observer_factory=self.state.observer,
             tracer=self._tracer,
         )
@@ -145,6 +146,8 @@ class Processor:
 
     async def _stop(self) -> None:
         await self.health.enter_graceful_shutdown()
+        if self.state.gate is not None:
+            self.state.gate.stop()
         await self._health_port.leave()
         await self.client.stop()
         if self._kv is not None:
@@ -185,6 +188,8 @@ class Processor:
             yield sample("processor_pick_margin_seconds", margin, me, pool, f"{quantile:g}")
         yield sample("processor_cpu_seconds", usage.ru_utime + usage.ru_stime, me)
         yield sample("processor_access_log_entries", self.state.entries, me)
+        if self.state.gate is not None:
+            yield sample("processor_queued", len(self.state.gate), me)
         if self.state.picker is not None:
             for pool, address, count in self.state.picker.in_flight():
                 yield sample("processor_in_flight", count, me, pool, address)

@@ -113,6 +113,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "processor pool endpoint",
         "KV blocks that an endpoint holds by its own events, where it publishes them.",
     ),
+    _m("processor_queued", "gauge", "processor", "Requests that wait for admission in a processor."),
     _m("processor_rss_bytes", "gauge", "processor", "Resident memory of a processor."),
     _m(
         "processor_errors",

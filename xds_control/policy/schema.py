@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from xds_control.policy.address import canonical_address
+from xds_control.policy.admission import AdmissionPolicy
 from xds_control.policy.base import Section, meta
 from xds_control.policy.capacity import CapacityPolicy
 from xds_control.policy.classes import ClassesPolicy
@@ -43,6 +44,7 @@ class Policy(Section, frozen=True):
     )
     signals: Annotated[SignalsPolicy, meta("how engines are scraped, and what is believed")] = SignalsPolicy()
     inspect: Annotated[InspectPolicy, meta("ring 2: what is read out of requests")] = InspectPolicy()
+    admission: Annotated[AdmissionPolicy, meta("waiting for room before the picker")] = AdmissionPolicy()
     picker: Annotated[PickerPolicy, meta("ring 3: how endpoints are named for requests")] = PickerPolicy()
     ext_proc: Annotated[ExtProcPolicy, meta("how the processors talk with Envoy")] = ExtProcPolicy()
     envoy: Annotated[EnvoyPolicy, meta("the Envoy that is configured")] = EnvoyPolicy()
@@ -51,6 +53,11 @@ class Policy(Section, frozen=True):
     processors: Annotated[ProcessorPolicy, meta("the processors")] = ProcessorPolicy()
     log: Annotated[LogPolicy, meta("logs")] = LogPolicy()
     tracing: Annotated[TracingPolicy | None, meta("OpenTelemetry traces, none = off")] = None
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long admission may hold a request's answer back; 0 where it does not."""
+        return max(one.max_queue_s for one in self.classes.items) if self.admission.enabled else 0.0
 
     def default_pool(self) -> str | None:
         """The pool of requests that nothing has looked at: the one named, else the only one."""
@@ -63,6 +70,8 @@ def cross_check(policy: Policy) -> Iterator[tuple[Path, str]]:
     """(YAML path, sentence) of everything that is wrong between sections."""
     yield from _pools(policy)
     yield from _pool_names(policy)
+    if policy.admission.enabled and not policy.picker.limits.max_concurrency:
+        yield ("admission", "enabled"), "admission needs picker.limits.max_concurrency: without it there is always room"
     if policy.processors.shared and policy.ext_proc.transport != "native":
         yield ("ext_proc", "transport"), "an endpoint picker is served by the native transport"
 

@@ -72,7 +72,12 @@ def eds_only_bootstrap(policy: Policy, xds_address: str, forwarded: Sequence[str
         admin=Admin(address=socket_address(policy.envoy.admin)),
         dynamic_resources=BootstrapDynamicResources(ads_config=_ads(policy.envoy)),
         static_resources=BootstrapStaticResources(
-            listeners=[gateway_listener(policy.envoy, policy.processors, policy.ext_proc, forwarded, tracing, routes)],
+            listeners=[
+                gateway_listener(
+                    *(policy.envoy, policy.processors, policy.ext_proc, forwarded, tracing, routes),
+                    wait_s=policy.longest_wait_s,
+                )
+            ],
             clusters=clusters,
         ),
     )

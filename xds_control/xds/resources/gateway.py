@@ -83,10 +83,12 @@ def gateway_listener(
     forwarded: Sequence[str] | None,
     tracing: TracingPolicy | None = None,
     routes: RouteConfiguration | None = None,
+    wait_s: float = 0.0,
 ) -> Listener:
     """The listener. forwarded: names of the request headers that the processors need to see; None = all.
 
-    routes: inline routes of an Envoy that does not take them from us; None = RDS (managed mode).
+    routes: inline routes of an Envoy that does not take them from us; None = RDS (managed mode). wait_s: how long the
+    processors may hold an answer back.
     """
     manager = HttpConnectionManager(
         stat_prefix="gateway",
@@ -104,7 +106,7 @@ def gateway_listener(
         server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,
         early_header_mutation_extensions=[early_removal()],
         local_reply_config=local_replies(envoy.body_limit_bytes),
-        http_filters=http_filters(envoy, processors, settings, forwarded),
+        http_filters=http_filters(envoy, processors, settings, forwarded, wait_s),
     )
     return Listener(
         name=LISTENER,
@@ -121,7 +123,11 @@ def gateway_listener(
 
 
 def http_filters(
-    envoy: EnvoyPolicy, processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None
+    envoy: EnvoyPolicy,
+    processors: ProcessorPolicy,
+    settings: ExtProcPolicy,
+    forwarded: Sequence[str] | None,
+    wait_s: float = 0.0,
 ) -> list[HttpFilter]:
     """json/sse usage, then the processors, then the router. Answers pass them in reverse order."""
     filters: list[HttpFilter] = []
@@ -130,7 +136,7 @@ def http_filters(
     if envoy.usage_from_sse:
         filters.append(_filter("envoy.filters.http.sse_to_metadata", sse_usage()))
     if processors.count:
-        filters.append(_filter("envoy.filters.http.ext_proc", ext_proc(processors, settings, forwarded)))
+        filters.append(_filter("envoy.filters.http.ext_proc", ext_proc(processors, settings, forwarded, wait_s)))
     # Attempts that failed are logged one by one, so that a retry does not hide a sick endpoint.
     attempts = [access_log(processors, _failed_attempts())] if processors.count else []
     router = Router(suppress_envoy_headers=True, upstream_log=attempts)
@@ -139,9 +145,12 @@ def http_filters(
 
 
 def ext_proc(
-    processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None
+    processors: ProcessorPolicy, settings: ExtProcPolicy, forwarded: Sequence[str] | None, wait_s: float = 0.0
 ) -> ExternalProcessor:
-    """The processors: request headers and the whole request body, by default never a response byte; fails open."""
+    """The processors: request headers and the whole request body, by default never a response byte; fails open.
+
+    wait_s: how long they may hold an answer back. They ask for more time then, but not in full duplex.
+    """
     duplex = settings.body_mode == "full_duplex"
     streamed = settings.body_mode == "streamed"
     observe = settings.responses == "observe" or (settings.responses == "auto" and duplex)
@@ -149,7 +158,8 @@ def ext_proc(
     return ExternalProcessor(
         grpc_service=GrpcService(envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PROCESSOR_CLUSTER)),
         failure_mode_allow=settings.failure_mode_allow,
-        message_timeout=seconds(processors.message_timeout_s),
+        message_timeout=seconds(processors.message_timeout_s + (wait_s if duplex else 0.0)),
+        max_message_timeout=seconds(wait_s + 1.0) if wait_s and not duplex else None,
         processing_mode=ProcessingMode(
             request_header_mode=SEND,
             request_body_mode=_BODY_MODES[settings.body_mode],

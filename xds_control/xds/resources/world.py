@@ -57,6 +57,7 @@ class WorldBuilder:
         if tracing is not None and tracing.envoy:
             clusters[OTLP_CLUSTER] = resource("collector", tracing, lambda: collector_cluster(tracing))
         filters = (envoy, policy.processors, policy.ext_proc, forwarded, tracing)
+        wait_s = policy.longest_wait_s
         routes = (
             envoy,
             policy.pools,
@@ -67,7 +68,9 @@ class WorldBuilder:
         )
         self.fixed = {
             CDS.type_url: clusters,
-            LDS.type_url: {LISTENER: resource("listener", filters, lambda: gateway_listener(*filters))},
+            LDS.type_url: {
+                LISTENER: resource("listener", (filters, wait_s), lambda: gateway_listener(*filters, wait_s=wait_s))
+            },
             RDS.type_url: {ROUTES: resource("routes", routes, lambda: gateway_routes(*routes))},
         }
         self.made = made
