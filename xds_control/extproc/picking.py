@@ -34,6 +34,8 @@ _TEXT = {
     reasons.SHEDDABLE: "Every endpoint is busy, and requests of this class can wait; try again later.",
     reasons.SHED: "The answer would begin too late; try again later.",
 }
+IN_STEP_S = 0.5
+"""Clocks of Envoy and processor that differ by less, access log delay included, are taken to be in step."""
 _IF_AVAILABLE = "if-available"
 _TEST_ENDPOINTS = "test-epp-endpoint-selection"
 _SLO_TTFT = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
@@ -50,6 +52,8 @@ class PoolPicker:
         self._pools: frozenset[str] = frozenset()
         self._rooms = 0
         self._clock_gap = math.inf
+        self.own_gap = math.inf
+        """Monotonic less wall-clock seconds of this machine; infinite where nobody says it."""
         self._token_header = ""
         self._obeys_test_header = False
         self._told: list[Outstanding] = []
@@ -171,8 +175,10 @@ class PoolPicker:
         ended = None
         if one.ended_unix_s is not None:
             # Entries come some time after the end, never before: the least distance seen is that of the clocks.
-            self._clock_gap = min(self._clock_gap + 1e-4, now - one.ended_unix_s)
-            ended = one.ended_unix_s + self._clock_gap
+            self._clock_gap = seen = min(self._clock_gap + 1e-4, now - one.ended_unix_s)
+            # Where both clocks are in step, ours is nearer: what is seen has the log's own delay in it, and an end that
+            # seems later than the scrape which has it already would count twice.
+            ended = one.ended_unix_s + (self.own_gap if 0.0 <= seen - self.own_gap < IN_STEP_S else seen)
         self._picker.finished(
             one, now, ended_at=ended, ahead_tokens=one.ahead_tokens, batch=one.batch, prefill=one.prefill
         )

@@ -263,6 +263,8 @@ class Processor:
         self.state.on_taken(taken, time.monotonic())
 
     def _window(self, now: float) -> pb.Window | None:
+        if self.state.picker is not None:
+            self.state.picker.own_gap = time.monotonic() - time.time()
         window = self.state.window(now)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         load = window.load
