@@ -40,7 +40,7 @@ def learn(
     if outcome.decode_s is not None and output >= 8:
         tpot = outcome.decode_s / (output - 1)
         beside = slot.flight.count + 1.0 if batch is None else 0.5 * (batch + slot.flight.count) + 1.0
-        rates.observe_step(slot.address, tpot, beside, slot.kv_used, slot.read_rate * tpot)
+        rates.observe_step(slot.address, tpot, beside, beside * slot.context, slot.read_rate * tpot)
 
 
 def judge_cache(slots: PoolSlots, slot: Slot, believed: int, cached: int, policy: PickerPolicy) -> None:

@@ -187,6 +187,7 @@ class Picker:
         if picked is served or started <= served.flight.anchored_at:
             served.flight.end(started, ended)
         served.done_at = max(served.done_at, ended)
+        served.ends += 1
         if served.kv_capacity != INFINITE and ended > served.kv_at:
             held = (outcome.prompt_tokens or outcome.prompt_tokens_est or 0) + (
                 outcome.completion_tokens or outcome.output_tokens_est or 0
@@ -470,9 +471,10 @@ class Picker:
         slot.given += work + 0.002
         slot.picked_at = now
         need = float(job.prompt + job.output)
+        slot.context += (job.prompt + 0.5 * job.output - slot.context) / (slot.flight.count + 8.0)
         slot.flight.pick(now, unread, need, slot.busy)
         slot.kv_used += need
-        slot.sent += uncached
+        slot.sent += unread
         slots.price(slot)
         if job.keys:
             if not job.levels:

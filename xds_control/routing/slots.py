@@ -37,6 +37,12 @@ _put_state = struct.Struct("=4d").pack_into
 _SETTLE_S = 0.5
 """What depends on the whole pool is worked out this often, and at once when an endpoint comes, goes or changes."""
 _GIVEN_S = 900.0
+_PACE_S = 2.5
+_PACE_PRIOR = 4.0
+_PACE_SIGMAS = 2.5
+_PACE_LEAST, _PACE_MOST = 1.5, 4.0
+"""How an endpoint that ends too few requests is told: over so many seconds, with so many ends of doubt, when it lacks
+so many standard deviations, and is at least so much slower; it is never taken for more than so much slower."""
 _CLOSE_S = 0.02
 """A backlog this close to what the engine's queue allows is no contradiction."""
 
@@ -52,7 +58,7 @@ class Slot:
 
     speed: factor on its times. kv_capacity, kv_used: tokens; capacity is infinite when unknown.
     eligible: may be picked at all; takes: as a decode endpoint. known: its load is known and fresh.
-    belief: tokens its cache is taken to hold. rate: seconds per uncached token. sent: uncached tokens since `sent_at`.
+    belief: tokens its cache is taken to hold. rate: seconds per uncached token. sent: work since `sent_at`.
     busy: monotonic seconds at which its backlog of prefill is reckoned to be done; who comes before `joins` is read in
     the same step as the last of it. step: seconds of a decode step of those that run there now. given: seconds of
     work sent lately.
@@ -63,10 +69,14 @@ class Slot:
         "belief",
         "busy",
         "cache",
+        "context",
+        "done",
         "done_at",
         "doubtful",
+        "due",
         "eligible",
         "endpoint",
+        "ends",
         "failures",
         "flight",
         "free",
@@ -84,6 +94,7 @@ class Slot:
         "max_len",
         "misses",
         "models",
+        "pace",
         "peer_tokens",
         "picked_at",
         "rate",
@@ -99,6 +110,7 @@ class Slot:
         "step",
         "takes",
         "told_busy_until",
+        "usual",
         "waiting",
         "without_hit_at",
     )
@@ -116,6 +128,10 @@ class Slot:
         self.takes = False
         self.known = False
         self.cache = 0.0
+        self.pace = 1.0
+        self.due = self.done = 0.0
+        self.ends = 0
+        self.context = 1000.0
         self.doubtful = False
         self.belief = 0.0
         self.limit = INFINITE
@@ -136,6 +152,7 @@ class Slot:
         self.lora: frozenset[str] = frozenset()
         self.label_range: tuple[float, float] | None = None
         self.role = "both"
+        self.usual = 0.0
         self.waiting = 0.0
         self.peer_tokens = 0.0
         self.told_busy_until = -INFINITE
@@ -148,7 +165,7 @@ class Slot:
         self.without_hit_at: float | None = None
 
     def note_reads(self, now: float) -> None:
-        """Keeps `read_rate`: uncached prompt tokens per second that it has had to read of late."""
+        """Keeps `read_rate`: work per second, in tokens, that it has had to read of late."""
         if self.sent_at == -INFINITE:
             self.sent_at = now
             return
@@ -311,6 +328,7 @@ class PoolSlots:
     def settle(self, now: float) -> None:
         """What depends on the whole pool or on time: neutral loads, speeds, limits, prices. O(endpoints)."""
         policy = self._policy
+        self._pace(now - self._settled_at)
         self._settled_at = self.now = now
         self.rates.refresh(now)
         self.bend = 0.5 * self.rates.now.attention
@@ -337,7 +355,8 @@ class PoolSlots:
             doubtful = neutral is not None and not slot.known
             slot.flight.assume(neutral if doubtful and neutral is not None else 0.0)
             declared = one.capacity / mean_capacity if mean_capacity and one.capacity > 0 else None
-            slot.speed = self.rates.speed(slot.address, declared)
+            speed = self.rates.speed(slot.address, declared)
+            slot.speed = speed * slot.pace
             slot.eligible = one.pickable
             slot.takes = one.pickable and slot.role != "prefill"
             slot.limit = policy.limits.max_concurrency or INFINITE
@@ -365,6 +384,30 @@ class PoolSlots:
         for slot in slots:
             self.price(slot)
         self.index.expire(now)
+
+    def _pace(self, passed: float) -> None:
+        """Holds the ends at each endpoint against its share of all ends, by the requests that run there.
+
+        Requests that take long tell of it only when they end, but an endpoint that has become slow ends fewer of them
+        at once. Only those count that are there long enough to end: where many have just come, none ends yet.
+        """
+        slots = [slot for slot in self.by_address.values() if slot.takes]
+        kept = math.exp(-min(passed, 1e3) / _PACE_S)
+        grown = 1.0 - math.exp(-min(passed, 1e3) / max(0.1, self.rates.now.residence_s))
+        shares = []
+        for slot in slots:
+            count = slot.flight.count
+            slot.usual += grown * (count - slot.usual)
+            shares.append(min(count, slot.usual) * slot.pace / slot.step)
+        whole = sum(shares)
+        ends = sum(slot.ends for slot in slots)
+        for slot, share in zip(slots, shares, strict=True):
+            slot.due = slot.due * kept + (ends * share / whole if whole > 0.0 else 0.0)
+            slot.done = slot.done * kept + slot.ends
+            slot.ends = 0
+            ratio = (slot.due + _PACE_PRIOR) / (slot.done + _PACE_PRIOR)
+            sure = slot.due - slot.done > _PACE_SIGMAS * math.sqrt(slot.due)
+            slot.pace = min(_PACE_MOST, ratio) if sure and ratio > _PACE_LEAST else 1.0
 
     def _is_known(self, slot: Slot, now: float) -> bool:
         """Whether an endpoint's load was told, and not too long ago."""
@@ -412,7 +455,8 @@ class PoolSlots:
         slot.rate = per_token = rates.prefill * speed
         per_kv_token, per_sequence = rates.per_kv_token, rates.per_sequence
         added = per_sequence + per_kv_token * rates.context
-        slot.step = speed * (rates.base + per_kv_token * used + count * per_sequence)
+        # Each sequence reads its own context, whether or not it shares memory with others.
+        slot.step = speed * (rates.base + count * (per_sequence + per_kv_token * slot.context))
         step = slot.step + speed * count * added
         capacity = slot.kv_capacity
         use = release = 0.0
@@ -576,6 +620,7 @@ class PoolSlots:
         self.by_address[slot.address] = slot
         slot.seed = xxhash.xxh3_64_intdigest(slot.address.encode())
         self.seeds[index] = slot.seed
+        slot.context = self.rates.now.context
         # A newcomer owes nobody: it begins with what the others were given on average.
         others = [other.given for other in self.by_address.values() if other is not slot and other.takes]
         slot.given = sum(others) / len(others) if others else 0.0

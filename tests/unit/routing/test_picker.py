@@ -215,7 +215,7 @@ def test_prompts_that_come_together_share_a_step_and_later_ones_wait_for_it() ->
     assert state is not None
     slot = state.by_address[address(0)]
     slot.joins = slot.busy = 0.0
-    read, step = 1000 * slot.rate, slot.step
+    read, step = state.rates.work(1000) * slot.rate, slot.step
     picker.pick(facts(prompt=1000), "p", 10.0)
     assert slot.busy == pytest.approx(10.0 + step + read)
     picker.pick(facts(prompt=1000), "p", 10.0 + 0.1 * step)  # before the step of the first begins
@@ -310,6 +310,44 @@ def test_a_slow_endpoint_is_found_out_by_its_answers() -> None:
 
 
 # ---------- staleness, newcomers, failures ----------
+def ends_per_second(picker: Picker, rates: list[float], running: list[float], since: float, seconds: int) -> None:
+    """Requests end at these rates, with so many running; nothing is told of how long they took."""
+    owed = [0.0] * len(rates)
+    for tick in range(2 * seconds):
+        now = since + 0.5 * (tick + 1)
+        for number, rate in enumerate(rates):
+            owed[number] += 0.5 * rate
+            while owed[number] >= 1.0:
+                owed[number] -= 1.0
+                picker.finished(Finished("p", address(number), "", e2e_s=4.0), now)
+        rows = [endpoint(n, at=now, running=count, waiting=0, kv_usage=0.2) for n, count in enumerate(running)]
+        picker.update({"p": pool("p", rows)}, now)
+
+
+def test_an_endpoint_that_has_become_slow_is_found_out_before_its_answers_tell() -> None:
+    picker = picker_of([endpoint(n, running=40, waiting=0, kv_usage=0.2) for n in range(4)])
+    state = picker.pool("p")
+    assert state is not None
+    ends_per_second(picker, [10.0] * 4, [40.0] * 4, 0.0, 20)
+    assert [state.by_address[address(n)].speed for n in range(4)] == [1.0] * 4
+    ends_per_second(picker, [3.0, 10.0, 10.0, 10.0], [50.0, 40.0, 40.0, 40.0], 20.0, 6)
+    assert state.by_address[address(0)].speed > 1.5
+    assert [state.by_address[address(n)].speed for n in range(1, 4)] == [1.0] * 3
+    ends_per_second(picker, [10.0] * 4, [40.0] * 4, 26.0, 10)
+    assert state.by_address[address(0)].speed == 1.0
+
+
+def test_an_endpoint_where_many_have_just_come_is_not_slow() -> None:
+    picker = picker_of([endpoint(n, running=40 * (n > 0), waiting=0, kv_usage=0.2) for n in range(4)])
+    state = picker.pool("p")
+    assert state is not None
+    ends_per_second(picker, [0.0, 10.0, 10.0, 10.0], [0.0, 40.0, 40.0, 40.0], 0.0, 20)
+    ends_per_second(picker, [0.0, 10.0, 10.0, 10.0], [10.0, 40.0, 40.0, 40.0], 20.0, 1)
+    ends_per_second(picker, [0.0, 10.0, 10.0, 10.0], [20.0, 40.0, 40.0, 40.0], 21.0, 1)
+    ends_per_second(picker, [5.0, 10.0, 10.0, 10.0], [30.0, 40.0, 40.0, 40.0], 22.0, 2)
+    assert state.by_address[address(0)].speed == 1.0
+
+
 def test_a_stale_idle_reading_does_not_attract() -> None:
     rows = [
         endpoint(0, at=-60.0, running=0, waiting=0, kv_usage=0.0),
