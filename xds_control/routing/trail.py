@@ -24,30 +24,32 @@ Prices: TypeAlias = tuple[float, ...]
 """A row of `Columns`."""
 Row: TypeAlias = tuple[str, int, Prices, float, float, float, float, float, float, float, float, float]
 """Address, slot, its prices, its cost, rate, busy, free, release, stall, in flight, speed, LoRA cost."""
-Trail: TypeAlias = tuple[float, int, int, float, float, float, Levels, Sequence[Row]]
-"""Now, prompt, output, need, KV floor, overhead, matched levels, and the candidates in the order of the answer."""
+Trail: TypeAlias = tuple[float, int, int, float, float, float, float, Levels, Sequence[Row]]
+"""Now, prompt, output, need, KV floor, overhead, bend of the time that tokens take, matched levels, and the candidates
+in the order of the answer."""
 
 
 def candidates(trail: Trail) -> list[Candidate]:
     """The candidates of a pick as they stood before it was charged, as the picker's own explanation shows them."""
-    now, prompt, output, need, kv_floor, overhead, levels, rows = trail
+    now, prompt, output, need, kv_floor, overhead, bend, levels, rows = trail
+    work = prompt * (1.0 + bend * prompt)
     found = []
     for address, index, prices, cost, rate, busy, free, release, stall, in_flight, speed, lora in rows:
         per_token, per_output, per_need, fixed, _ready, _one = prices
         held = next((tokens for tokens, bits in reversed(levels) if bits >> index & 1), 0)
         matched = min(held, prompt - 1) if held else 0
-        uncached = prompt - matched
+        unread = work - matched * (1.0 + bend * matched)
         wait = max(0.0, busy - now)
         kv_wait = max(0.0, need - free) * release if need > kv_floor else 0.0
         found.append(
             Candidate(
                 address,
                 cost,
-                wait + rate * uncached + overhead + stall + kv_wait + lora,
+                wait + rate * unread + overhead + stall + kv_wait + lora,
                 wait,
-                rate * uncached,
+                rate * unread,
                 kv_wait,
-                (per_token - rate) * uncached,
+                (per_token - rate) * unread,
                 per_output * output,
                 per_need * (prompt + output),
                 fixed + lora,
@@ -113,6 +115,7 @@ class TrailPicker(Picker):
             job.need,
             slots.kv_floor,
             slots.rates.now.overhead,
+            slots.bend,
             job.levels,
             rows,
         )
