@@ -168,3 +168,20 @@ async def test_an_envoy_of_each_data_plane_obeys_the_picks(
         async with client.post(gateway.url + CHAT, json=body("nobody")) as answer:
             await answer.read()
             assert (answer.status == 200) is (plane.fail_open and not plane.duplex), answer.status
+
+
+async def test_full_duplex_fails_open_where_envoy_knows_that_no_picker_is_ready(
+    tmp_path: Path, make_engine: Any, client: aiohttp.ClientSession
+) -> None:
+    """Nothing is sent to nobody, so the body is still there when Envoy goes on."""
+    engine = await make_engine(name="a")
+    plane = DataPlane("unready", tls=False, fail_open=True)
+    async with running(plane, tmp_path, *free_ports(2), [int(engine.address.rpartition(":")[2])]) as gateway:
+
+        async def known() -> bool:
+            return not await gateway.picker_healthy()
+
+        await eventually(known, 5, "the picker is known to be away")
+        for number in range(5):
+            async with client.post(gateway.url + CHAT, json=body(f"nobody {number} " + "x" * 100_000)) as answer:
+                assert answer.status == 200, await answer.text()

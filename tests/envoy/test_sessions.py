@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+import grpc
 import pytest
 
 from tests.envoy.harness import Product, eventually, http_get
 from tests.envoy.traffic import CHAT, FAST_SCRAPE, FAST_WEIGHTS, body
+from xds_control.proto import admin_pb2, admin_pb2_grpc
 
 Start = Callable[..., Awaitable[Product]]
 SESSIONS = 24
@@ -131,3 +133,43 @@ async def test_a_token_pins_a_session_to_its_endpoint_and_is_opaque(
     async with client.post(product.gateway + CHAT, json=body("alone")) as answer:
         assert answer.status == 200
         assert TOKEN not in answer.headers
+
+
+async def test_picked_sessions_survive_a_processor_and_move_when_their_endpoint_drains(
+    start_product: Start, make_engine: Any, client: aiohttp.ClientSession
+) -> None:
+    """No table is kept: whoever picks finds the same home."""
+    engines = [await make_engine(name=f"e{n}") for n in range(4)]
+    pool = {"name": "chat", "models": ["demo"], "engine": "vllm"}
+    pool["endpoints"] = [{"address": engine.address} for engine in engines]  # type: ignore[assignment]
+    sticky = {"session": {"mode": "prefer"}}
+    product = await start_product(
+        {
+            "pools": [pool],
+            "signals": FAST_SCRAPE,
+            "processors": {"count": 2},
+            "picker": {"profiles": {"default": sticky}},
+        }
+    )
+    before = {f"s{n}": await home(client, product, f"s{n}", f"hello {n}") for n in range(16)}
+    assert len(set(before.values())) >= 3, before
+    for session, engine in before.items():
+        assert await home(client, product, session, "whatever else") == engine
+    product.kill("processor-0")
+    for session, engine in before.items():
+        assert await home(client, product, session, "after the death") == engine
+
+    leaving = before["s0"]
+    address = {engine.config.name: engine.address for engine in engines}[leaving]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{product.ports['admin']}") as channel:
+        stub: Any = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+        await stub.Drain(admin_pb2.DrainRequest(endpoint=address))
+
+    async def drains() -> bool:
+        return str((await product.endpoint(address))["state"]) == "draining"
+
+    await eventually(drains, 5, "the endpoint drains")
+    await asyncio.sleep(0.5)  # the processors hear of it
+    after = {session: await home(client, product, session, "moved") for session in before}
+    assert leaving not in after.values()
+    assert all(after[session] == engine for session, engine in before.items() if engine != leaving)
