@@ -185,3 +185,28 @@ async def test_full_duplex_fails_open_where_envoy_knows_that_no_picker_is_ready(
         for number in range(5):
             async with client.post(gateway.url + CHAT, json=body(f"nobody {number} " + "x" * 100_000)) as answer:
                 assert answer.status == 200, await answer.text()
+
+
+async def test_an_envoy_of_ours_may_use_an_endpoint_picker_too_and_counts_each_request_once(
+    start_product: Start, make_engine: Any, client: aiohttp.ClientSession
+) -> None:
+    engines = [await make_engine(name=f"e{i}", record=20) for i in range(2)]
+    product = await start_product(policy([e.address for e in engines], free_ports(2), tls=True, count=2))
+    for number in range(12):
+        async with client.post(product.gateway + CHAT, json=body(f"question {number} " + "x" * 300)) as answer:
+            assert answer.status == 200, await answer.text()
+    for engine in engines:
+        for request in engine.requests:
+            assert request.headers["x-gateway-destination-endpoint"].split(",")[0] == engine.address
+
+    async def counted() -> float:
+        _, page = await product.get("/metrics")
+        lines = [line for line in page.splitlines() if line.startswith("xds_control_requests_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    async def all_of_them() -> bool:
+        return await counted() >= 12
+
+    await eventually(all_of_them, 5, "the ends of all requests")
+    await asyncio.sleep(0.5)
+    assert await counted() == 12

@@ -94,7 +94,7 @@ def gateway_listener(
         stat_prefix="gateway",
         rds=Rds(config_source=ads(), route_config_name=ROUTES) if routes is None else None,
         route_config=routes,
-        access_log=[access_log(processors)] if processors.count else [],
+        access_log=[access_log(processors)] if processors.count and not _counts_answers(processors, settings) else [],
         tracing=http_tracing(tracing) if tracing is not None and tracing.envoy else None,
         use_remote_address=True,
         xff_num_trusted_hops=envoy.x_forwarded_trusted_hops,
@@ -120,6 +120,12 @@ def gateway_listener(
             )
         ],
     )
+
+
+def _counts_answers(processors: ProcessorPolicy, settings: ExtProcPolicy) -> bool:
+    """Whether the processors count answers that pass them: told by the access log too, each would count twice."""
+    observes = settings.responses == "observe" or (settings.responses == "auto" and settings.body_mode == "full_duplex")
+    return processors.mode == "endpoint-picker" and observes
 
 
 def http_filters(
