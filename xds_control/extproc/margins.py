@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from xds_control.routing.trail import Trail
+from xds_control.routing.trail import margin
 from xds_control.signals.finished import Finished
 
 NEWEST: Final = 512
 """Picks of each pool that the quantiles are of."""
+EACH: Final = 8
+"""One pick of so many is looked at."""
 MOST_POOLS: Final = 1_000
 QUANTILES: Final = (0.1, 0.5, 0.9)
-_COST: Final = 3  # place of the cost in a row of a trail
 
 
 class Margins:
@@ -22,18 +23,23 @@ class Margins:
     def __init__(self) -> None:
         self.passed_over: dict[str, int] = {}
         self._newest: dict[str, deque[float]] = {}
+        self._count = EACH - 1
 
-    def picked(self, pool: str, trail: Trail) -> None:
+    def picked(self, pool: str, trail: bytes) -> None:
         """A pick was made."""
-        rows = trail[-1]
-        if len(rows) < 2:
+        self._count += 1
+        if self._count < EACH:
+            return
+        self._count = 0
+        found = margin(trail)
+        if found is None:
             return
         kept = self._newest.get(pool)
         if kept is None:
             if len(self._newest) >= MOST_POOLS:
                 return
             kept = self._newest[pool] = deque(maxlen=NEWEST)
-        kept.append(rows[1][_COST] - rows[0][_COST])
+        kept.append(found)
 
     def finished(self, one: Finished) -> None:
         """A request ended."""

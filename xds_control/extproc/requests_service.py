@@ -124,7 +124,7 @@ def _from_trail(decision: Decision, at: float) -> Record:
         len(facts.prefix_keys),
         bool(facts.session_key),
         priced,
-        [] if priced.trail is None else candidates(priced.trail),
+        candidates(priced),
         total=priced.candidates,
     )
 

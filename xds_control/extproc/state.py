@@ -135,7 +135,7 @@ class ProcessorState:
         """Counts a decision."""
         self.requests += 1
         priced = decision.priced
-        if priced is not None and priced.trail is not None:
+        if priced is not None and priced.trail:
             self.margins.picked(decision.pool, priced.trail)
         if self.gate is not None:
             self.gate.decided(decision.id)

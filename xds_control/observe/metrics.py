@@ -131,7 +131,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "processor_pick_margin_seconds",
         "gauge",
         "processor pool quantile",
-        "How much more the next best endpoint would have cost, over the newest 512 picks; 0 = a toss-up.",
+        "How much more the next best endpoint would have cost, by 512 of the newest picks; 0 = a toss-up.",
     ),
     _m("processor_spans_sent", "counter", "processor", "Trace spans that the collector took."),
     _m("processor_spans_lost", "counter", "processor", "Trace spans lost because the collector was slow or away."),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from xds_control.routing.trail import Trail
+from typing import Final
 
 # Reason codes; stable, for metrics, records and clients.
 LEAST_COST: Final = "least-cost"
@@ -60,7 +57,7 @@ class Pick:
     shed: refused by prediction; retry_after_s says when to come again.
     token, prefill_token: opaque session tokens of the endpoints, "" when switched off.
     scores: score of every candidate where asked for, else None.
-    trail: the first candidates with what their costs are made of, where the picker keeps it.
+    trail: what the costs of `addresses` are made of, where the picker keeps it; see `routing.trail`.
     """
 
     addresses: tuple[str, ...] = ()
@@ -80,7 +77,7 @@ class Pick:
     token: str = ""
     prefill_token: str = ""
     scores: Mapping[str, float] | None = None
-    trail: Trail | None = None
+    trail: bytes = b""
 
     @property
     def ok(self) -> bool:

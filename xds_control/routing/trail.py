@@ -1,43 +1,43 @@
 """What the first candidates of every pick cost, kept raw: made readable only for the few requests that are asked about.
 
-A record of the picker (`Picker.explain`) costs more than the pick; this costs little enough to be kept of each.
+A record of the picker (`Picker.explain`) costs more than the pick; this costs little enough to be kept of each. It is
+one piece of bytes, because thousands are held at once: many small objects would be cold when they are let go.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from xds_control.routing.explain import Candidate
 from xds_control.routing.job import Job
 from xds_control.routing.pick import Pick
 from xds_control.routing.picker import Picker
-from xds_control.routing.prefix_index import Levels
 from xds_control.routing.slots import INFINITE, Floats, Slot
 
-_PRICES: Final = struct.Struct("=6d")
-_prices = _PRICES.unpack_from
-_WIDTH: Final = _PRICES.size
-
-Prices: TypeAlias = tuple[float, ...]
-"""A row of `Columns`."""
-Row: TypeAlias = tuple[str, int, Prices, float, float, float, float, float, float, float, float, float]
-"""Address, slot, its prices, its cost, rate, busy, free, release, stall, in flight, speed, LoRA cost."""
-Trail: TypeAlias = tuple[float, int, int, float, float, float, float, Levels, Sequence[Row]]
-"""Now, prompt, output, need, KV floor, overhead, bend of the time that tokens take, matched levels, and the candidates
-in the order of the answer."""
+_HEAD: Final = struct.Struct("=7d")
+"""Now, prompt, output, need, KV floor, overhead, bend of the time that tokens take."""
+_ROW: Final = struct.Struct("=16d")
+"""Cost, rate, busy, free, release, stall, in flight, speed, LoRA cost, matched; then the row of prices."""
+_OWN: Final = struct.Struct("=10d")
+_PRICES: Final = struct.calcsize("=6d")  # a row of `Columns`
+_head, _own = _HEAD.pack, _OWN.pack
 
 
-def candidates(trail: Trail) -> list[Candidate]:
-    """The candidates of a pick as they stood before it was charged, as the picker's own explanation shows them."""
-    now, prompt, output, need, kv_floor, overhead, bend, levels, rows = trail
+def candidates(pick: Pick) -> list[Candidate]:
+    """The candidates of a pick as they stood before it was charged, as the picker's own explanation shows them.
+
+    In the order of its addresses; none where no trail was kept.
+    """
+    trail = pick.trail
+    if not trail:
+        return []
+    now, prompt, output, need, kv_floor, overhead, bend = _HEAD.unpack_from(trail)
     work = prompt * (1.0 + bend * prompt)
     found = []
-    for address, index, prices, cost, rate, busy, free, release, stall, in_flight, speed, lora in rows:
+    for address, row in zip(pick.addresses, _ROW.iter_unpack(trail[_HEAD.size :]), strict=True):
+        cost, rate, busy, free, release, stall, in_flight, speed, lora, matched, *prices = row
         per_token, per_output, per_need, fixed, _ready, _one = prices
-        held = next((tokens for tokens, bits in reversed(levels) if bits >> index & 1), 0)
-        matched = min(held, prompt - 1) if held else 0
         unread = work - matched * (1.0 + bend * matched)
         wait = max(0.0, busy - now)
         kv_wait = max(0.0, need - free) * release if need > kv_floor else 0.0
@@ -53,7 +53,7 @@ def candidates(trail: Trail) -> list[Candidate]:
                 per_output * output,
                 per_need * (prompt + output),
                 fixed + lora,
-                matched,
+                int(matched),
                 in_flight,
                 speed,
                 None,
@@ -61,6 +61,15 @@ def candidates(trail: Trail) -> list[Candidate]:
             )
         )
     return found
+
+
+def margin(trail: bytes) -> float | None:
+    """Seconds by which the next best one would have cost more, negative where a dearer one was chosen; None for one
+    candidate."""
+    if len(trail) < _HEAD.size + 2 * _ROW.size:
+        return None
+    first, second = (_ROW.unpack_from(trail, _HEAD.size + i * _ROW.size)[0] for i in (0, 1))
+    return float(second - first)
 
 
 class TrailPicker(Picker):
@@ -78,45 +87,25 @@ class TrailPicker(Picker):
 
     def _ordered(self, job: Job, slot: Slot, costs: Floats) -> tuple[str, ...]:
         order = super()._ordered(job, slot, costs)
-        if not self.keeps:
-            return order
         made = self._made
-        assert made is not None  # an answer is priced before it is ordered
-        slots = job.slots
-        known, matrix = slots.by_address, job.columns.rows
+        if not self.keeps or made is None:
+            return order
+        slots, levels = job.slots, job.levels
+        known, cost_of, prices = slots.by_address, costs.item, job.columns.rows.cast("B")
         lora = slots.lora_cost(job.lora, job.profile.cost) if job.lora and slots.loras else None
-        rows: list[Row] = []
+        overhead = slots.rates.now.overhead
+        parts: list[bytes | memoryview] = [
+            _head(job.now, job.prompt, job.output, job.need, slots.kv_floor, overhead, slots.bend)
+        ]
         for address in order:
             one = known[address]
             i = one.index
-            extra = 0.0 if lora is None else float(lora[i])
-            at = _prices(matrix, i * _WIDTH)
-            cost = costs.item(i)
-            rows.append(
-                (
-                    address,
-                    i,
-                    at,
-                    cost,
-                    one.rate,
-                    one.busy,
-                    one.free,
-                    one.release,
-                    one.stall,
-                    one.flight.count,
-                    one.speed,
-                    extra,
-                )
+            extra = 0.0 if lora is None else lora[i]
+            matched = job.matched(i) if levels else 0
+            rate, busy, free, release, stall = one.rate, one.busy, one.free, one.release, one.stall
+            parts.append(
+                _own(cost_of(i), rate, busy, free, release, stall, one.flight.count, one.speed, extra, matched)
             )
-        made.trail = (
-            job.now,
-            job.prompt,
-            job.output,
-            job.need,
-            slots.kv_floor,
-            slots.rates.now.overhead,
-            slots.bend,
-            job.levels,
-            rows,
-        )
+            parts.append(prices[i * _PRICES : (i + 1) * _PRICES])
+        made.trail = b"".join(parts)
         return order
