@@ -68,7 +68,10 @@ class Job:
         self.columns: Columns = slots.columns[profile.cost]
         self.allowed = allowed
         self.now = now
-        self.prompt = prompt = facts.prompt_tokens
+        prompt = facts.prompt_tokens
+        if slots.calibration != 1.0:
+            prompt = max(1, int(prompt * slots.calibration))
+        self.prompt = prompt
         self.work = prompt * (1.0 + slots.bend * prompt)
         limit = facts.max_output_tokens
         output = facts.expected_output_tokens or int(slots.rates.now.output)
@@ -121,6 +124,9 @@ class Job:
         if len(keys) != len(totals):
             count = min(len(keys), len(totals))
             keys, totals = keys[:count], totals[:count]
+        calibration = self.slots.calibration
+        if calibration != 1.0:
+            totals = [int(tokens * calibration) for tokens in totals]
         self.keys, self.totals = keys, totals
         self.packed = pack(keys)
         levels = self.slots.index.match(keys, self.packed, self.allowed, self.path)

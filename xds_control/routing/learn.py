@@ -29,6 +29,8 @@ def learn(
     if prompt is None or not policy.rates.learn:
         return
     rates = slots.rates
+    if outcome.prompt_tokens and outcome.prompt_tokens_est:
+        rates.observe_estimate(outcome.prompt_tokens, outcome.prompt_tokens_est)
     cached = outcome.cached_tokens if outcome.cached_tokens is not None else matched
     uncached = max(0, prompt - cached)
     output = outcome.completion_tokens or 0

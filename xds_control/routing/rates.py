@@ -226,13 +226,17 @@ class PrefillTimes:
 
 
 _STEP_VALUES = 1 + _STEP * _STEP + _STEP
-_POOL_STATE = struct.Struct(f"<{1 + _STEP_VALUES + Histogram.BUCKETS + 5}d")
+_POOL_STATE = struct.Struct(f"<{1 + _STEP_VALUES + Histogram.BUCKETS + 7}d")
 _TIME_STATE = struct.Struct("<Hf")
-_VERSION = 2.0
+_VERSION = 3.0
 _LOW_QUANTILE = 0.2
 _TOKEN_QUANTILE = 0.35
 _WAITED = 0.02
 """How much the time of a prompt counts that had work ahead of it: only where nothing better was seen."""
+_ESTIMATED = 4000.0
+"""Prompt tokens that are taken to have been estimated rightly before any was seen."""
+_ESTIMATES_KEPT = 500_000.0
+_ESTIMATE_BAND = 0.1
 _SPEED_STATE = struct.Struct("<4d")
 _NEWEST = 30.0
 
@@ -266,8 +270,8 @@ class PoolRates:
         self._new_step = Fit(_STEP_SCALE)
         self._new_token = PrefillTimes()
         self._new_rest = Histogram(1e-4)
-        self._means = [0.0] * 5  # weight, residence, context, output, uncached
-        self._new_means = [0.0] * 5
+        self._means = [0.0] * 7  # weight, residence, context, output, uncached, prompts as counted and as estimated
+        self._new_means = [0.0] * 7
         # Address → sums of log(observed ÷ predicted) and weights, of first tokens and of steps.
         self._speeds: dict[str, list[float]] = {}
         self._applied: dict[str, float] = {}
@@ -351,6 +355,18 @@ class PoolRates:
             means[3] += output
             means[4] += uncached
 
+    def observe_estimate(self, tokens: float, estimated: float) -> None:
+        """A prompt's tokens as the engine counted them, and as they were estimated."""
+        for means in (self._means, self._new_means):
+            means[5] += tokens
+            means[6] += estimated
+
+    @property
+    def calibration(self) -> float:
+        """Counted ÷ estimated prompt tokens; 1 as long as estimates are right on the whole."""
+        ratio = (self._means[5] + _ESTIMATED) / (self._means[6] + _ESTIMATED)
+        return 1.0 if abs(ratio - 1.0) <= _ESTIMATE_BAND else min(8.0, max(0.125, ratio))
+
     @property
     def mean_uncached(self) -> float:
         """Mean work of a request's uncached prompt tokens, for queues of which only the length is known."""
@@ -408,6 +424,10 @@ class PoolRates:
             for entry in self._speeds.values():
                 entry[:] = [value * factor for value in entry]
         self._decayed_at = now
+        if self._means[6] > _ESTIMATES_KEPT:  # the estimator learns too: the newest estimates decide
+            newest = _ESTIMATES_KEPT / self._means[6]
+            self._means[5] *= newest
+            self._means[6] *= newest
         if not policy.learn:
             return
         current = self.now
@@ -453,7 +473,7 @@ class PoolRates:
             self._new_step = Fit(_STEP_SCALE)
             self._new_token = PrefillTimes()
             self._new_rest = Histogram(1e-4)
-            self._new_means = [0.0] * 5
+            self._new_means = [0.0] * 7
         for address, entry in self._new_speeds.items():
             states[address] = _SPEED_STATE.pack(*entry)
         self._new_speeds = {}

@@ -258,6 +258,7 @@ class PoolSlots:
         self._settled_at = -INFINITE
         self.congestion = 0.0
         self.bend = 0.0
+        self.calibration = 1.0
         self.now = 0.0
         self._share_unit = self._share_floor = self._share_cap = 0.0
         self._allocate()
@@ -332,6 +333,7 @@ class PoolSlots:
         self._settled_at = self.now = now
         self.rates.refresh(now)
         self.bend = 0.5 * self.rates.now.attention
+        self.calibration = self.rates.calibration
         slots = list(self.by_address.values())
         capacities = [s.endpoint.capacity for s in slots if s.endpoint.capacity > 0]
         mean_capacity = sum(capacities) / len(capacities) if capacities else 0.0

@@ -39,6 +39,7 @@ TRACES = {
     "servegen": "servegen_msmall_rates_48h.csv",
 }
 LISTED = tuple(p for p in POLICIES if p not in ("random", "jsq"))
+_ENVOY_ALONE = ("round_robin", "least_request", "bounded-hash")
 _TIE_S, _TIE, _TIE_GOODPUT = 0.005, 1.05, 0.005
 
 
@@ -278,12 +279,18 @@ def matrix(
     return lines
 
 
-def losses(cells: Sequence[Cell], found: Sequence[dict[str, list[Figures]]], name: Callable[[Cell], str]) -> list[str]:
-    """Sentences on every cell where another policy is better than ours by more than the noise."""
+def losses(
+    cells: Sequence[Cell],
+    found: Sequence[dict[str, list[Figures]]],
+    name: Callable[[Cell], str],
+    mine: str = "ours",
+    rivals: Sequence[str] = (),
+) -> list[str]:
+    """Sentences on every cell where another policy is better than `mine` by more than the noise. rivals: () = all."""
     lines = []
     for cell, rows in zip(cells, found, strict=True):
-        p90, goodput = mean(rows["ours"], "ttft_p90"), mean(rows["ours"], "goodput")
-        others = [p for p in rows if p != "ours"]
+        p90, goodput = mean(rows[mine], "ttft_p90"), mean(rows[mine], "goodput")
+        others = [p for p in rivals or rows if p != mine]
         faster = min(others, key=lambda p: mean(rows[p], "ttft_p90"))
         better = max(others, key=lambda p: mean(rows[p], "goodput"))
         fast, good = mean(rows[faster], "ttft_p90"), mean(rows[better], "goodput")
@@ -324,6 +331,12 @@ def document(bench: Bench, parts: Sequence[str] = ("loads", "unequal", "faults",
         "first tokens and ends at once; ours hears of ends from the access log, 50 to 150 ms later.",
         "Simulated engines: vLLM-like, steps of at most 2,048 tokens with chunked prefill, paged prefix cache with",
         "LRU eviction, preemption; speeds by roofline of the named GPU and model (`xds_control/sim/presets.py`).",
+        "",
+        "`weights` cannot keep prompts with a common prefix together, so where prompts share much it is no better than",
+        "Envoy's balancers; hashing is. Where requests are alike and replicas equal, taking turns is the least random",
+        "and hard to beat: least_request, which weights work through, draws two hosts while weights are equal.",
+        "Without any processor, what picks had gathered in one cache is cold everywhere else: every policy that keeps",
+        "prefixes together pays what the rows of the absent processor show.",
         "",
     ]
     if "loads" in parts:
@@ -379,7 +392,27 @@ def _section(
     lines.append(
         f"`ours` loses, by over 5 % + 5 ms of p90 TTFT or 0.5 points of goodput, in {len(lost)} of {len(cells)} rows:"
     )
-    return [*lines, "", *lost, ""]
+    lines += ["", *lost, "", _spread(cells, found, name), ""]
+    rivals = [p for p in _ENVOY_ALONE if p in policies]
+    if "weights" in policies and rivals:
+        alone = losses(cells, found, name, "weights", rivals)
+        lines.append(f"`weights` alone loses as much to {', '.join(rivals)} in {len(alone)} of {len(cells)} rows:")
+        lines += ["", *alone, ""]
+    return lines
+
+
+def _spread(cells: Sequence[Cell], found: Sequence[dict[str, list[Figures]]], name: Callable[[Cell], str]) -> str:
+    """How much the seeds differ: rows that differ by less say nothing."""
+    spreads = []
+    for cell, rows in zip(cells, found, strict=True):
+        values = [row.ttft_p90 for row in rows["ours"]]
+        spreads.append((max(values) / max(1e-9, min(values)) - 1.0, name(cell)))
+    spreads.sort()
+    most, where = spreads[-1]
+    return (
+        f"Between the seeds p90 TTFT of `ours` differs by {spreads[len(spreads) // 2][0] * 100:.0f} % in the middle "
+        f"row and by {most * 100:.0f} % at most ({where}): gaps below that say little."
+    )
 
 
 def traces_folder() -> Path:

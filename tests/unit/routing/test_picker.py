@@ -242,6 +242,23 @@ def test_the_time_of_long_prompts_grows_faster_than_their_length() -> None:
     assert one.prefill_s == pytest.approx((total - held) * (1 + 5e-5 * (held + total) / 2) * 1e-4)
 
 
+def test_prompts_count_as_engines_count_them() -> None:
+    picker = picker_of(idle(1))
+    keys = list(range(1, 33))
+    for number in range(60):
+        now = 0.1 * number
+        pick = picker.pick(facts(keys=keys), "p", now)  # estimated at 32 × 256
+        done = Finished(
+            "p", pick.address, pick.address, prompt_tokens_est=32 * 256, prompt_tokens=32 * 128,
+            matched_tokens=pick.matched_tokens, cached_tokens=pick.matched_tokens and 31 * 128, completion_tokens=1,
+        )  # fmt: skip
+        picker.finished(done, now + 0.05)
+        picker.update({"p": pool("p", idle(1, at=now))}, now + 0.06)
+    last = picker.explain(facts(keys=keys), "p", 7.0)
+    assert last.prompt_tokens == pytest.approx(32 * 128, rel=0.05)
+    assert last.candidates[0].matched_tokens == pytest.approx(32 * 128, rel=0.05)
+
+
 def test_memory_that_does_not_fit_is_waited_for_and_a_full_cache_costs() -> None:
     full = [
         endpoint(0, at=0.0, running=8, waiting=0, kv_usage=0.95, num_blocks=2000),

@@ -163,6 +163,21 @@ def test_no_observation_makes_speeds_unusable(rows: list[tuple[float, float, flo
     assert 0.05 <= rates.speed("a") <= 20
 
 
+def test_estimates_that_are_wrong_on_the_whole_are_calibrated_and_small_errors_left() -> None:
+    rates, rng = PoolRates(RatesPolicy()), random.Random(9)
+    assert rates.calibration == 1.0
+    for number in range(300):
+        tokens = rng.randrange(500, 4000)
+        rates.observe_estimate(tokens, tokens * 2.0 * rng.uniform(0.9, 1.1))
+        rates.refresh(0.1 * number)
+    assert rates.calibration == pytest.approx(0.5, rel=0.05)
+    for number in range(600):
+        tokens = rng.randrange(500, 4000)
+        rates.observe_estimate(tokens, tokens * rng.uniform(0.9, 1.1))
+        rates.refresh(30.0 + 0.1 * number)
+    assert rates.calibration == 1.0
+
+
 def test_learning_can_be_switched_off() -> None:
     rates = PoolRates(RatesPolicy(learn=False))
     feed(rates, random.Random(6), 50)
