@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.envoy.traffic import FAST_SCRAPE, served_by
 from xds_control.cli.main import main
 
 Start = Callable[..., Awaitable[Product]]
+ONE_AT_A_TIME = threading.Lock()
+"""A command that is run in this process has standard output to itself."""
 
 
 class Cli:
@@ -24,9 +27,11 @@ class Cli:
         self._environment = {"XDS_CONTROL_ADMIN": f"127.0.0.1:{product.ports['admin']}", "XDS_CONTROL_TOKEN": ""}
 
     async def run(self, *words: str) -> Result:
-        return await asyncio.to_thread(
-            CliRunner().invoke, main, list(words), env=self._environment, catch_exceptions=False
-        )
+        def invoke() -> Result:
+            with ONE_AT_A_TIME:
+                return CliRunner().invoke(main, list(words), env=self._environment, catch_exceptions=False)
+
+        return await asyncio.to_thread(invoke)
 
     async def text(self, *words: str) -> str:
         result = await self.run(*words)
