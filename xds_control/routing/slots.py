@@ -38,11 +38,14 @@ _SETTLE_S = 0.5
 """What depends on the whole pool is worked out this often, and at once when an endpoint comes, goes or changes."""
 _GIVEN_S = 900.0
 _PACE_S = 2.5
+_PACE_LONG_S = 60.0
+_PACE_SEEN = 60.0
 _PACE_PRIOR = 4.0
 _PACE_SIGMAS = 2.5
 _PACE_LEAST, _PACE_MOST = 1.5, 4.0
-"""How an endpoint that ends too few requests is told: over so many seconds, with so many ends of doubt, when it lacks
-so many standard deviations, and is at least so much slower; it is never taken for more than so much slower."""
+"""How an endpoint that ends too few requests is told: over so many seconds, held against so many seconds before, where
+all ends are taken to be told here before so many were; with so many ends of doubt, when it lacks so many standard
+deviations, and is at least so much slower. It is never taken for more than so much slower."""
 _CLOSE_S = 0.02
 """A backlog this close to what the engine's queue allows is no contradiction."""
 
@@ -90,6 +93,8 @@ class Slot:
         "kv_used",
         "label_range",
         "limit",
+        "long_done",
+        "long_due",
         "lora",
         "max_len",
         "misses",
@@ -129,7 +134,7 @@ class Slot:
         self.known = False
         self.cache = 0.0
         self.pace = 1.0
-        self.due = self.done = 0.0
+        self.due = self.done = self.long_due = self.long_done = 0.0
         self.ends = 0
         self.context = 1000.0
         self.doubtful = False
@@ -391,10 +396,12 @@ class PoolSlots:
         """Holds the ends at each endpoint against its share of all ends, by the requests that run there.
 
         Requests that take long tell of it only when they end, but an endpoint that has become slow ends fewer of them
-        at once. Only those count that are there long enough to end: where many have just come, none ends yet.
+        at once. Only those count that are there long enough to end: where many have just come, none ends yet. Where
+        others send requests too, a part of the ends is never told here: an endpoint is held against its own past.
         """
         slots = [slot for slot in self.by_address.values() if slot.takes]
         kept = math.exp(-min(passed, 1e3) / _PACE_S)
+        long_kept = math.exp(-min(passed, 1e3) / _PACE_LONG_S)
         grown = 1.0 - math.exp(-min(passed, 1e3) / max(0.1, self.rates.now.residence_s))
         shares = []
         for slot in slots:
@@ -404,8 +411,12 @@ class PoolSlots:
         whole = sum(shares)
         ends = sum(slot.ends for slot in slots)
         for slot, share in zip(slots, shares, strict=True):
-            slot.due = slot.due * kept + (ends * share / whole if whole > 0.0 else 0.0)
+            new = ends * share / whole if whole > 0.0 else 0.0
+            told = min(1.0, (slot.long_done + _PACE_SEEN) / (slot.long_due + _PACE_SEEN))
+            slot.due = slot.due * kept + new * told
             slot.done = slot.done * kept + slot.ends
+            slot.long_due = slot.long_due * long_kept + new
+            slot.long_done = slot.long_done * long_kept + slot.ends
             slot.ends = 0
             ratio = (slot.due + _PACE_PRIOR) / (slot.done + _PACE_PRIOR)
             sure = slot.due - slot.done > _PACE_SIGMAS * math.sqrt(slot.due)

@@ -347,10 +347,18 @@ def test_an_endpoint_that_has_become_slow_is_found_out_before_its_answers_tell()
     assert state is not None
     ends_per_second(picker, [10.0] * 4, [40.0] * 4, 0.0, 20)
     assert [state.by_address[address(n)].speed for n in range(4)] == [1.0] * 4
-    ends_per_second(picker, [3.0, 10.0, 10.0, 10.0], [50.0, 40.0, 40.0, 40.0], 20.0, 6)
+    ends_per_second(picker, [3.0, 10.0, 10.0, 10.0], [60.0, 40.0, 40.0, 40.0], 20.0, 8)
     assert state.by_address[address(0)].speed > 1.5
     assert [state.by_address[address(n)].speed for n in range(1, 4)] == [1.0] * 3
-    ends_per_second(picker, [10.0] * 4, [40.0] * 4, 26.0, 10)
+    ends_per_second(picker, [10.0] * 4, [40.0] * 4, 28.0, 10)
+    assert state.by_address[address(0)].speed == 1.0
+
+
+def test_an_endpoint_that_others_use_too_is_not_slow_for_long() -> None:
+    picker = picker_of([endpoint(n, running=40, waiting=0, kv_usage=0.2) for n in range(4)])
+    state = picker.pool("p")
+    assert state is not None
+    ends_per_second(picker, [4.0, 10.0, 10.0, 10.0], [40.0] * 4, 0.0, 120)
     assert state.by_address[address(0)].speed == 1.0
 
 
