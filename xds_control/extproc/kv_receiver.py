@@ -18,6 +18,11 @@ from xds_control.routing.kv_events import Batch, KvEventError, Sequencer, Verdic
 from xds_control.routing.subset import join_address, split_address
 
 _END = b"\xff" * 8
+MAX_MESSAGE_BYTES = 16 << 20
+"""Largest message of a publisher; it is disconnected when it sends a larger one."""
+MAX_QUEUED = 10_000
+"""Messages that wait to be read; what is lost beyond is asked for again."""
+LOG_S = 1.0
 _log = structlog.get_logger("kv-events")
 
 
@@ -86,6 +91,7 @@ class KvReceiver:
         self._on_batch = on_batch
         self._on_lost = on_lost
         self._replay_s = replay_s
+        self._told_until = 0.0
         self._tasks: dict[KvSource, asyncio.Task[None]] = {}
         self.counts: Counter[str] = Counter()
         """What was received, by kind: batches, replayed, gaps, lost, restarts, bad."""
@@ -111,9 +117,7 @@ class KvReceiver:
         while True:
             socket = self._context.socket(self._zmq.SUB)
             try:
-                socket.setsockopt(self._zmq.RCVHWM, 100_000)
-                socket.setsockopt(self._zmq.IPV6, 1)
-                socket.setsockopt(self._zmq.LINGER, 0)
+                self._set_up(socket)
                 socket.setsockopt_string(self._zmq.SUBSCRIBE, source.topic)
                 socket.connect(source.url)
                 await self._read(source, socket)
@@ -121,16 +125,33 @@ class KvReceiver:
                 self.counts["errors"] += 1
                 _log.warning("kv-events-socket", endpoint=source.endpoint, url=source.url, error=str(error))
                 self._on_lost(source.endpoint)
-                await asyncio.sleep(1.0)
+            except Exception:  # noqa: BLE001 - see below
+                # Whatever an engine may send, its blocks are read on: nobody else would start this task again.
+                self.counts["errors"] += 1
+                _log.exception("kv-events-failed", endpoint=source.endpoint, url=source.url)
+                self._on_lost(source.endpoint)
             finally:
                 socket.close()
+            await asyncio.sleep(1.0)
+
+    def _set_up(self, socket: Any) -> None:
+        socket.setsockopt(self._zmq.RCVHWM, MAX_QUEUED)
+        socket.setsockopt(self._zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        socket.setsockopt(self._zmq.IPV6, 1)
+        socket.setsockopt(self._zmq.LINGER, 0)
+
+    async def _next(self, socket: Any) -> list[bytes]:
+        """The next message. Others have their turn before it: what is there already comes without a wait."""
+        await asyncio.sleep(0)
+        frames: list[bytes] = await socket.recv_multipart()
+        return frames
 
     async def _read(self, source: KvSource, socket: Any) -> None:
         order = Sequencer()
         # What was stored before we listened is asked for at once: an idle engine would not tell of it for long.
         begun = await self._replay(source, order, None)
         while True:
-            frames = await socket.recv_multipart()
+            frames = await self._next(socket)
             if len(frames) < 3 or len(frames[-2]) != 8:
                 self.counts["bad"] += 1
                 continue
@@ -158,7 +179,10 @@ class KvReceiver:
             batch = decode(payload)
         except KvEventError as error:
             self.counts["bad"] += 1
-            _log.warning("kv-events-payload", endpoint=source.endpoint, error=str(error))
+            now = asyncio.get_running_loop().time()
+            if now >= self._told_until:  # an engine of another age sends nothing else
+                self._told_until = now + LOG_S
+                _log.warning("kv-events-payload", endpoint=source.endpoint, error=str(error), bad=self.counts["bad"])
             return
         self.counts["batches"] += 1
         self._on_batch(source.endpoint, batch)
@@ -172,13 +196,13 @@ class KvReceiver:
             return False
         first = order.next or 0
         socket = self._context.socket(self._zmq.DEALER)
-        socket.setsockopt(self._zmq.LINGER, 0)
         try:
+            self._set_up(socket)
             socket.connect(source.replay_url)
             await socket.send_multipart([b"", first.to_bytes(8, "big")])
             async with asyncio.timeout(self._replay_s):
                 while True:
-                    frames = await socket.recv_multipart()
+                    frames = await self._next(socket)
                     if len(frames) < 2 or frames[-2] == _END:
                         break
                     sequence = int.from_bytes(frames[-2], "big")

@@ -18,6 +18,10 @@ from xds_control.routing.kv_index import KvIndex, Name
 
 MAX_BLOCKS: Final = 100_000
 """Most blocks of one event that are taken; an event with more is nonsense."""
+MAX_NAME: Final = 128
+"""Longest name of a block in bytes; engines use 64-bit numbers or SHA-256."""
+MAX_TEXT: Final = 256
+"""Characters of an adapter or cache salt that count."""
 _FULL_ATTENTION: Final = frozenset({"", "full", "full_attention", "fullattention"})
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -87,15 +91,41 @@ def _named(event: Any) -> Mapping[str, Any]:
 def _names(value: Any) -> tuple[Name, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) > MAX_BLOCKS:
         raise KvEventError("block_hashes is not a list of blocks")
-    if not all(isinstance(one, int | str | bytes) for one in value):
+    return tuple(map(_name, value))
+
+
+def _name(value: Any) -> Name:
+    if not isinstance(value, int | str | bytes):
         raise KvEventError("a block hash is neither a number nor bytes")
-    return tuple(value)
+    if not isinstance(value, int) and len(value) > MAX_NAME:
+        raise KvEventError(f"a block hash is longer than {MAX_NAME} bytes")
+    return value
+
+
+def _items(event: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """A list of an event, empty where there is none."""
+    found = event.get(name)
+    if found is None:
+        return ()
+    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
+        raise KvEventError(f"{name} is not a list")
+    return found
 
 
 def _salt(event: Mapping[str, Any]) -> str:
     """What tells equal tokens apart: the adapter, the cache salt, the digests of media."""
     parts = [event.get("lora_name") or event.get("lora_id"), event.get("cache_salt")]
-    return "\0".join(str(part) for part in parts if part not in (None, ""))
+    return "\0".join(_short(part) for part in parts if part not in (None, ""))
+
+
+def _short(value: Any) -> str:
+    """A text or number that stands in an event."""
+    if not isinstance(value, str | int):
+        raise KvEventError(f"{type(value).__name__} where a name is due")
+    text = str(value)
+    if len(text) > MAX_TEXT:
+        raise KvEventError(f"a name is longer than {MAX_TEXT} characters")
+    return text
 
 
 def _event(raw: Any) -> Event | None:
@@ -107,18 +137,17 @@ def _event(raw: Any) -> Event | None:
     group, spec = event.get("group_idx"), str(event.get("kv_cache_spec_kind") or "").lower().replace("-", "_")
     if spec not in _FULL_ATTENTION or (spec == "" and isinstance(group, int) and group > 0):
         return None
-    medium = str(event.get("medium") or "gpu").lower()
+    medium = _short(event.get("medium") or "gpu").lower()
     if kind == "BlockStored":
-        parent = event.get("parent_block_hash")
-        if parent is not None and not isinstance(parent, int | str | bytes):
-            raise KvEventError("parent_block_hash is neither a number nor bytes")
-        tokens = event.get("token_ids") or ()
+        given = event.get("parent_block_hash")
+        parent = None if given is None else _name(given)
+        tokens = _items(event, "token_ids")
         if not all(isinstance(token, int) for token in tokens):
             tokens = ()  # bigram ids of speculative decoding: the blocks count, their content does not
         size = event.get("block_size")
         names = _names(event.get("block_hashes"))
         salted = _salt(event)
-        if event.get("extra_keys") and any(event["extra_keys"]):
+        if any(_items(event, "extra_keys")):
             tokens = ()  # media or embeddings: token ids alone would claim too much
         return Stored(names, parent, tuple(tokens), size if isinstance(size, int) and size > 0 else 0, salted, medium)
     if kind == "BlockRemoved":

@@ -19,6 +19,8 @@ TIERS = {"gpu": 1.0, "cpu": 0.8, "disk": 0.5}
 """What a cached block is worth by where it lies."""
 
 ROOT = 0
+MAX_TIERS = 8
+"""Tiers that one block is held by at most; further names of tiers are nonsense."""
 
 
 def block_key(parent: int, tokens: Sequence[int], salt: str = "") -> int:
@@ -103,7 +105,8 @@ class KvIndex:
             if held is None:
                 mine.names[name] = (key, {tier})
             else:
-                held[1].add(tier)
+                if len(held[1]) < MAX_TIERS:
+                    held[1].add(tier)
                 key = held[0] or key
                 mine.names[name] = (key, held[1])
             if key:

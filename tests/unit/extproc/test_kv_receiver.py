@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -162,6 +163,77 @@ async def test_bad_payloads_are_counted_and_the_next_is_taken(
     await publisher.send(77)
     await until(lambda: seen.names[-1:] == [77])
     assert made.counts["bad"] == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ["BlockStored", [1], None, 5, 1, None],
+        ["BlockStored", [1], None, [1], 1, None, None, None, 7],
+        ["BlockStored", [1], None, [1], 1, {"a": 1}],
+        {"type": "BlockRemoved", "block_hashes": 9},
+        [b"x" * 1000, [b"x" * 1000]],
+    ],
+)
+async def test_events_of_wrong_types_do_not_end_the_subscription(
+    publisher: Publisher, receiver: tuple[KvReceiver, Seen], event: Any
+) -> None:
+    made, seen = receiver
+    made.follow({KvSource("e:1", publisher.url, publisher.replay_url)})
+    await _subscribed(publisher, seen)
+    await publisher._pub.send_multipart([b"kv", publisher.sequence.to_bytes(8, "big"), encode([0.0, [event]])])
+    publisher.sequence += 1
+    await publisher.send(77)
+    await until(lambda: seen.names[-1:] == [77])
+    assert seen.lost == 0
+
+
+async def test_a_fault_of_ours_loses_what_was_known_and_reads_on(publisher: Publisher) -> None:
+    seen, faults = Seen(), [ValueError("once")]
+
+    def batch(endpoint: str, found: Batch) -> None:
+        if seen.names and faults:
+            raise faults.pop()
+        seen.batch(endpoint, found)
+
+    made = KvReceiver(batch, seen.forget)
+    made.follow({KvSource("e:1", publisher.url, publisher.replay_url)})
+    try:
+        await _subscribed(publisher, seen)
+        await publisher.send(publisher.sequence)
+        await until(lambda: not faults and seen.names == list(range(publisher.sequence)))
+        assert seen.lost == 1
+    finally:
+        await made.stop()
+
+
+async def test_others_have_their_turns_while_a_backlog_is_read(publisher: Publisher) -> None:
+    seen, turns, at = Seen(), 0, []
+
+    def batch(endpoint: str, found: Batch) -> None:
+        seen.batch(endpoint, found)
+        at.append(turns)
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    made = KvReceiver(batch, seen.forget)
+    made.follow({KvSource("e:1", publisher.url, publisher.replay_url)})
+    await _subscribed(publisher, seen)
+    payload = encode([0.0, [["BlockStored", [1], None, [1], 1, None]]])
+    for number in range(500):
+        publisher._pub.send_multipart([b"kv", (publisher.sequence + number).to_bytes(8, "big"), payload])
+    time.sleep(0.3)  # noqa: ASYNC251 - all of it is there before the loop goes on
+    task = asyncio.create_task(other())
+    try:
+        await until(lambda: len(seen.names) >= 500)
+    finally:
+        task.cancel()
+        await made.stop()
+    assert len(set(at)) >= 400
 
 
 async def test_a_source_that_is_dropped_is_forgotten(publisher: Publisher, receiver: tuple[KvReceiver, Seen]) -> None:

@@ -23,7 +23,7 @@ from xds_control.routing.kv_events import (
     apply,
     decode,
 )
-from xds_control.routing.kv_index import KvIndex, block_key, prompt_keys
+from xds_control.routing.kv_index import MAX_TIERS, KvIndex, block_key, prompt_keys
 from xds_control.routing.picker import Picker
 
 encode = msgspec.msgpack.Encoder().encode
@@ -95,6 +95,51 @@ def test_no_bytes_do_more_than_an_error(payload: bytes) -> None:
         apply(KvIndex(), 0, decode(payload))
     except KvEventError:
         return
+
+
+_plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+_FIELDS = (*tuple(stored_map([], None, [], 1)), "medium", "lora_name", "cache_salt", "extra_keys", "group_idx")
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared"]),
+    st.dictionaries(st.sampled_from((*_FIELDS, "kv_cache_spec_kind")), _plain, max_size=6),
+    st.lists(_plain, max_size=10),
+)
+def test_no_types_do_more_than_an_error(kind: str, fields: dict[str, Any], row: list[Any]) -> None:
+    good = stored_map([1], None, [1], 1)
+    for event in ({**good, **fields, "type": kind}, [kind, *row]):
+        index = KvIndex()
+        try:
+            apply(index, 0, decode(encode([0.0, [event]])))
+        except KvEventError:
+            continue
+        assert len(index) <= 3
+
+
+def test_names_that_no_engine_has_are_not_kept() -> None:
+    for event in (
+        stored_map([b"x" * 129], None, [1], 1),
+        stored_map([1], "x" * 129, [1], 1),
+        stored_map([1], None, [1], 1, lora_name="x" * 257),
+        stored_map([1], None, [1], 1, medium="x" * 257),
+    ):
+        with pytest.raises(KvEventError):
+            decode(encode([0.0, [event]]))
+    index = KvIndex()
+    for number in range(100):
+        apply(index, 0, decode(encode([0.0, [stored_map([1], None, [1], 1, medium=f"tier{number}")]])))
+    assert len(index._endpoints[0].names[1][1]) == MAX_TIERS
 
 
 def test_sequences() -> None:
