@@ -20,6 +20,7 @@ OPEN: Final = ("/grpc.health.v1.Health/",)
 
 MAX_PEERS: Final = 10_000
 WINDOW_S: Final = 60.0
+LOG_EVERY_S: Final = 1.0
 _ROLES: Final = {"view": Role.VIEW, "operate": Role.OPERATE, "admin": Role.ADMIN}
 
 
@@ -111,6 +112,8 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc,unused-ignore]
         self._clock = clock
         self._log = logger("admin")
         self.refused = 0
+        self._told_at = -LOG_EVERY_S
+        self._untold = 0
 
     def who(self, context: Context[Any, Any]) -> str:
         """Name of the caller, for events and the audit."""
@@ -132,7 +135,7 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc,unused-ignore]
             self.refused += 1
             if authorization:
                 self._guesses.wrong(address, now)
-            self._log.warning("admin-refused", peer=address, method="http", reason="no valid token")
+            self._tell(now, peer=address, method="http", reason="no valid token")
             raise Refused("a valid bearer token is required")
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
@@ -155,13 +158,21 @@ class AdminGate(grpc.aio.ServerInterceptor):  # type: ignore[misc,unused-ignore]
             self.refused += 1
             if _authorization(context):
                 self._guesses.wrong(address, now)
-            self._log.warning("admin-refused", peer=address, method=method, reason="no valid token")
+            self._tell(now, peer=address, method=method, reason="no valid token")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is required")
         elif role < needed:
             self.refused += 1
-            self._log.warning("admin-refused", peer=address, method=method, by=name, reason=f"needs {needed.name}")
+            self._tell(now, peer=address, method=method, by=name, reason=f"needs {needed.name}")
             text = f"{method.rpartition('/')[2]} needs the role {needed.name.lower()}, {name} has {role.name.lower()}"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+
+    def _tell(self, now: float, **what: str) -> None:
+        """Logs a refusal, unless another one was logged within the last second: anybody may cause them."""
+        if now - self._told_at < LOG_EVERY_S:
+            self._untold += 1
+            return
+        self._log.warning("admin-refused", **what, not_logged=self._untold)
+        self._told_at, self._untold = now, 0
 
     def _caller(self, context: Context[Any, Any]) -> tuple[str, Role | None]:
         """(name, role), by the token or else by the client certificate."""

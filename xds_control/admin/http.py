@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 MAX_BODY_BYTES = 16 << 20
+IDLE_S: Final = 75.0
+"""How long a connection may be without a whole request: also the first one, also one that comes byte by byte."""
+MAX_CONNECTIONS: Final = 512
+"""Connections to one address at once; a further one is closed at once. Each has a file descriptor that the process
+needs for its own work."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -26,6 +34,7 @@ class HttpEdge:
         self._metrics = metrics
         self._ready = ready
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self.app = web.Application(client_max_size=MAX_BODY_BYTES)
         self.app.router.add_get("/metrics", self._get_metrics)
         self.app.router.add_get("/healthz", self._get_healthz)
@@ -33,12 +42,22 @@ class HttpEdge:
 
     async def start(self, host: str, port: int) -> None:
         """Listens. Raises OSError when the address cannot be used."""
-        self._runner = web.AppRunner(self.app, access_log=None)
+        self._runner = web.AppRunner(self.app, access_log=None, keepalive_timeout=IDLE_S, logger=_faults())
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+        server = self._runner.server
+        assert server is not None
+
+        def accept() -> asyncio.Protocol:
+            return server() if len(server.connections) < MAX_CONNECTIONS else _Closed()
+
+        self._server = await asyncio.get_running_loop().create_server(
+            accept, host, port, backlog=128, reuse_address=True
+        )
 
     async def stop(self) -> None:
         """Stops listening."""
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -51,6 +70,24 @@ class HttpEdge:
     async def _get_readyz(self, _request: web.Request) -> web.Response:
         ready, detail = self._ready()
         return _json({"ready": ready, **detail}, 200 if ready else 503)
+
+
+def _faults() -> logging.Logger:
+    """Where faults of handlers are told. Nonsense on the wire is answered with 400, and worth no traceback."""
+    told = logging.getLogger("xds_control.http")
+    told.addFilter(_is_ours)
+    return told
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+class _Closed(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def _json(value: Any, status: int) -> web.Response:

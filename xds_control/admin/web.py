@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import importlib.resources
@@ -25,6 +26,10 @@ from xds_control.proto import admin_pb2 as pb
 from xds_control.xds.security import is_local
 
 API: Final = "/api/v1/"
+MAX_TRIES: Final = 4
+"""Requests that are tried at once: each body is in memory several times."""
+BODY_S: Final = 30.0
+"""How long the body of a try may take to arrive."""
 _FILES: Final = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript")} | {
     "/page.css": ("page.css", "text/css")
 }
@@ -63,6 +68,7 @@ class WebApi:
         self._names = _OWN_NAMES | {split_address(address)[0].strip("[]")}
         self._state = state
         self._log = logger("web")
+        self._tries = 0
         queries = Queries(backend)
         self._calls: dict[str, Call] = {
             "status": (pb.GetStatusRequest, lambda _: queries.status(clock())),
@@ -130,8 +136,22 @@ class WebApi:
 
     async def _try(self, request: web.Request) -> Any:
         """Explains a request given as {"method", "path", "headers", "body" or "body_base64", "shadow"}."""
+        if self._tries >= MAX_TRIES:
+            raise Busy(f"{MAX_TRIES} requests are being tried; try again in a moment")
+        self._tries += 1
         try:
-            given = msgspec.json.decode(await request.read(), type=Try)
+            return await self._tried(request)
+        finally:
+            self._tries -= 1
+
+    async def _tried(self, request: web.Request) -> Any:
+        try:
+            async with asyncio.timeout(BODY_S):
+                data = await request.read()
+        except TimeoutError:
+            raise BadRequest(f"the request to try did not arrive within {BODY_S:g} s") from None
+        try:
+            given = msgspec.json.decode(data, type=Try)
             body = base64.b64decode(given.body_base64, validate=True) if given.body_base64 else given.body.encode()
         except (msgspec.MsgspecError, binascii.Error, UnicodeEncodeError, RecursionError) as error:
             raise BadRequest(f"not a request to try: {error}") from error
@@ -158,6 +178,14 @@ class Closed(Refused):
     code = "page-closed"
     grpc_status = "PERMISSION_DENIED"
     http_status = 403
+
+
+class Busy(XdsControlError):
+    """As much is being tried as may be at once."""
+
+    code = "busy"
+    grpc_status = "RESOURCE_EXHAUSTED"
+    http_status = 429
 
 
 class NoCall(XdsControlError):

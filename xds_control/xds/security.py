@@ -57,7 +57,7 @@ class TokenFile:
         """Whether `Bearer TOKEN` names one of the tokens. Takes the same time for every wrong one of a length."""
         self._refresh()
         scheme, _, token = authorization.partition(" ")
-        given = token.strip().encode()
+        given = token.strip().encode("utf-8", "surrogateescape")  # headers may hold any bytes
         found = False
         for known in self._tokens:
             found |= hmac.compare_digest(given, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +18,7 @@ from xds_control.admin import web as web_module
 from xds_control.admin.auth import AdminGate
 from xds_control.admin.http import HttpEdge
 from xds_control.admin.state_view import state_view
-from xds_control.admin.web import WebApi
+from xds_control.admin.web import MAX_TRIES, WebApi
 from xds_control.policy.security import AdminSecurity, AdminToken
 from xds_control.proto import admin_pb2 as pb
 from xds_control.signals.catalogue import CATALOGUE
@@ -196,6 +197,57 @@ async def test_guessing_is_slowed(start: Start, tokens: AdminSecurity) -> None:
     assert statuses == [401, 401, 401, 429]
     backend.now += 61
     assert (await client.get("/api/v1/status", headers=wrong)).status == 401
+
+
+async def test_a_token_of_any_bytes_is_a_wrong_guess_and_no_fault(start: Start, tokens: AdminSecurity) -> None:
+    client, _ = await start("0.0.0.0:18003", tokens)
+    statuses = [await _raw_status(client, b"authorization: Bearer \xff\xfe\r\n") for _ in range(4)]
+    assert statuses == [401, 401, 401, 429]
+
+
+async def test_refusals_do_not_fill_the_log(
+    start: Start, tokens: AdminSecurity, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, backend = await start("0.0.0.0:18003", tokens)
+    for _ in range(10):
+        assert (await client.get("/api/v1/status")).status == 401
+    backend.now += 2
+    await client.get("/api/v1/status")
+    out = capsys.readouterr()
+    assert (out.out + out.err).count("admin-refused") == 2
+
+
+async def _raw_status(client: Client, headers: bytes, path: bytes = b"/api/v1/status") -> int:
+    """The status of the answer to a request that is sent as it stands."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\n" + headers + b"\r\n")
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+async def test_a_few_are_tried_at_once_and_the_next_is_told(start: Start) -> None:
+    client, backend = await start()
+    let, all_in, entered = asyncio.Event(), asyncio.Event(), 0
+    explain = backend.explain
+
+    async def slow(request: pb.ExplainRequestRequest) -> pb.ExplainRequestResponse:
+        nonlocal entered
+        entered += 1
+        if entered == MAX_TRIES:
+            all_in.set()
+        await let.wait()
+        return await explain(request)
+
+    backend.explain = slow
+    first = [asyncio.create_task(client.post("/api/v1/explain", data=b'{"path": "/"}')) for _ in range(MAX_TRIES)]
+    await all_in.wait()
+    answer = await client.post("/api/v1/explain", data=b'{"path": "/"}')
+    assert answer.status == 429
+    assert (await answer.json())["code"] == "busy"
+    let.set()
+    assert [(await one).status for one in first] == [200] * MAX_TRIES
+    assert (await client.post("/api/v1/explain", data=b'{"path": "/"}')).status == 200
 
 
 async def test_an_open_address_without_tokens_shows_nothing(start: Start) -> None:
