@@ -15,11 +15,14 @@ from xds_control.errors import ConfigError
 from xds_control.extproc import otlp
 from xds_control.extproc.tracing import Tracer
 from xds_control.observe.logs import logger
+from xds_control.observe.loops import kept
 from xds_control.policy.tracing import TracingPolicy
 
 BATCH: Final = 256
 TRIES: Final = 5
 MAX_PAUSE_S: Final = 10.0
+MAX_ANSWER: Final = 65_536
+"""Bytes of a collector's answer that are read."""
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 """Answers after which OTLP lets a sender try again."""
 
@@ -50,7 +53,7 @@ class SpanExporter:
 
     def start(self) -> None:
         """Begins to send."""
-        self._task = asyncio.create_task(self._run(), name="span-export")
+        self._task = asyncio.create_task(kept("span-export", self._run, self._log), name="span-export")
 
     def add(self, span: bytes) -> None:
         """One more; lost, and counted, when the queue is full."""
@@ -74,6 +77,7 @@ class SpanExporter:
 
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
+            auto_decompress=False,  # nothing is read of an answer but its status
             headers={**self._policy.headers, "content-type": "application/x-protobuf"},
             timeout=aiohttp.ClientTimeout(total=self._policy.timeout_s),
         )
@@ -115,12 +119,24 @@ class SpanExporter:
         """(whether to try again, what went wrong or "")."""
         try:
             async with session.post(self._policy.endpoint, data=body, ssl=self._tls, allow_redirects=False) as answer:
-                await answer.read()
+                await self._skip(answer)
                 if answer.status < 300:
                     return False, ""
                 return answer.status in _AGAIN, f"answered {answer.status}"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return True, type(error).__name__
+        except ValueError as error:  # a host that is no name, say
+            return False, type(error).__name__
+
+    @staticmethod
+    async def _skip(answer: aiohttp.ClientResponse) -> None:
+        """Reads a short answer, so that its connection can be used again; cuts a long one off."""
+        size = 0
+        async for piece in answer.content.iter_any():
+            size += len(piece)
+            if size > MAX_ANSWER:
+                answer.close()
+                return
 
     def _tell(self, problem: str) -> None:
         if bool(problem) == self._failing:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.otlp import Span, spans_of
 from xds_control.errors import ConfigError, PolicyError
-from xds_control.extproc import otlp
+from xds_control.extproc import otlp, span_export
 from xds_control.extproc.decision import Decision, Immediate
 from xds_control.extproc.span_export import SpanExporter
 from xds_control.extproc.tracing import Tracer, read_parent
@@ -262,6 +262,41 @@ async def test_a_collector_that_refuses_loses_them_and_the_queue_is_bounded(serv
     await until(lambda: exporter.dropped == 25)
     await exporter.stop(1.0)
     assert exporter.sent == 0
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-encoding": "gzip"}])
+async def test_of_an_answer_without_end_little_is_read(serve: Serve, headers: dict[str, str]) -> None:
+    given = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal given
+        await request.read()
+        answer = web.StreamResponse(status=500, headers=headers)
+        await answer.prepare(request)
+        while True:
+            await answer.write(b"x" * 65_536)
+            given += 65_536
+
+    exporter = SpanExporter(policy(endpoint=await serve(handler), flush_s=0.05, timeout_s=60.0), "p0")
+    exporter.start()
+    exporter.add(a_span())
+    await until(lambda: exporter.dropped == 1)
+    await exporter.stop(1.0)
+    assert given < 64 << 20  # what fits into the buffers of the sockets
+
+
+@pytest.mark.parametrize("host", ["none.invalid", "127.0.0.1:1"])
+async def test_a_collector_that_cannot_be_asked_loses_spans_and_is_asked_again(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(span_export, "MAX_PAUSE_S", 0.01)
+    exporter = SpanExporter(policy(endpoint=f"http://{host}/v1/traces", flush_s=0.05), "p0")
+    exporter.start()
+    exporter.add(a_span())
+    await until(lambda: exporter.dropped == 1)
+    exporter.add(a_span())
+    await until(lambda: exporter.dropped == 2)
+    await exporter.stop(1.0)
 
 
 async def test_what_is_left_is_sent_at_the_end_and_a_deaf_collector_does_not_hold_it_up(serve: Serve) -> None:
