@@ -41,6 +41,7 @@ async def test_a_session_keeps_its_home_whatever_the_load_does(
     endpoints = [{"address": engine.address} for engine in engines]
     endpoints[0]["capacity"] = 2.0
     pool = {"name": "chat", "models": ["demo"], "engine": "vllm", "picks": False, "lb": lb, "endpoints": endpoints}
+    pool["hash_balance_factor"] = 0  # the request before may still count as active for a moment, and would be a bound
     product = await start_product({"pools": [pool], "signals": FAST_SCRAPE, "weights": FAST_WEIGHTS})
     before = {f"s{n}": await home(client, product, f"s{n}") for n in range(SESSIONS)}
     assert len(set(before.values())) >= 3, before
@@ -156,6 +157,9 @@ async def test_picked_sessions_survive_a_processor_and_move_when_their_endpoint_
     for session, engine in before.items():
         assert await home(client, product, session, "whatever else") == engine
     product.kill("processor-0")
+    # Until Envoy has noticed, some requests go on without a pick. Its successor has learned nothing from it.
+    await asyncio.sleep(1.0)
+    await eventually(product.ready, 20, "the processor is back")
     for session, engine in before.items():
         assert await home(client, product, session, "after the death") == engine
 
