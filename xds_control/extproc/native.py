@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import structlog
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
@@ -18,6 +19,7 @@ from xds_control.extproc.stream import ProtocolViolation, Stream, StreamError
 from xds_control.extproc.tracing import Began, Tracer
 from xds_control.extproc.wire import Piece, body_of, body_of_parts
 
+_log = structlog.get_logger(__name__)
 _parse = external_processor_pb2.ProcessingRequest.FromString
 
 
@@ -57,10 +59,11 @@ class _Call:
         except (StreamError, DecodeError) as error:
             self._failed(error)
             return
-        if stream.failure is not None:
-            self._service.counters.fail(stream.failure, now)
-            stream.failure = None
-            self._trace(FAILED)
+        except Exception as error:  # noqa: BLE001 - the other streams of the connection have nothing to do with it
+            _log.exception("ext_proc_stream_fault")
+            self._failed(error)
+            return
+        self._note_failure()
         for answer in found:
             rpc.send(answer)
         if self._began is not None and stream.decision is not None:
@@ -80,13 +83,25 @@ class _Call:
             refusal: Refusal | None = await wait(stream.held.hold)
             for answer in stream.resume(refusal, self._service.clock()):
                 self._rpc.send(answer)
+            self._note_failure()
             self._trace()
             if stream.done:
                 self._rpc.finish()
         except StreamError as error:
             self._failed(error)
+        except Exception as error:  # noqa: BLE001 - an answer is due whatever went wrong
+            _log.exception("ext_proc_stream_fault")
+            self._failed(error)
         self._task = None
         self._wake()
+
+    def _note_failure(self) -> None:
+        """Counts a failure that was answered all the same."""
+        stream = self._stream
+        if stream.failure is not None:
+            self._service.counters.fail(stream.failure, self._service.clock())
+            stream.failure = None
+            self._trace(FAILED)
 
     def _trace(self, error: str = "") -> None:
         """Ends the span, once there is a decision or a failure."""

@@ -109,14 +109,14 @@ class ExternalProcessorService(grpc.GenericRpcHandler):
                     return
                 for answer in stream.receive(_parse(data), self._clock()):
                     await context.write(answer)
+                if stream.held is not None:
+                    for answer in await self._resume(stream):
+                        await context.write(answer)
                 if stream.failure is not None:
                     counters.fail(stream.failure, self._clock())
                     stream.failure = None
                     _end(began, stream, FAILED)
                     began = None
-                if stream.held is not None:
-                    for answer in await self._resume(stream):
-                        await context.write(answer)
                 if began is not None and stream.decision is not None:
                     _end(began, stream)
                     began = None

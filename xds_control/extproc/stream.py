@@ -154,7 +154,11 @@ class Stream:
         if held is None or request is None:
             raise StreamError("nothing is held on this stream")
         self.held = None
-        return self._answer(self._decider.finish(held, request, refusal, now))
+        try:
+            decision = self._decider.finish(held, request, refusal, now)
+        except Exception as error:  # noqa: BLE001 - see `_failed`
+            return self._failed(error, cut=False)
+        return self._answer(decision)
 
     def closed(self) -> None:
         """The RPC is over, however it ended."""
@@ -259,11 +263,8 @@ class Stream:
         assert request is not None
         try:
             decision = self._decider.decide(request, now)
-        except Exception as error:
-            if self._decider.policy.on_error == "abort":
-                raise StreamError(f"deciding failed: {error!r}") from error
-            self.failure = error
-            return self._unchanged(cut)
+        except Exception as error:  # noqa: BLE001 - see `_failed`
+            return self._failed(error, cut)
         if decision.hold is not None:
             self.held = decision
             self._phase = Phase.HELD
@@ -271,6 +272,13 @@ class Stream:
             wait_s = decision.hold.wait_s
             return [answers.more_time(wait_s + 1.0)] if wait_s and self._mode is not Mode.DUPLEX else []
         return self._answer(decision, cut)
+
+    def _failed(self, error: Exception, cut: bool) -> list[bytes]:
+        """A decision could not be made. Raises StreamError where policy wants that."""
+        if self._decider.policy.on_error == "abort":
+            raise StreamError(f"deciding failed: {error!r}") from error
+        self.failure = error
+        return self._unchanged(cut)
 
     def _answer(self, decision: Decision, cut: bool = False) -> list[bytes]:
         """The decision in the form that the mode wants."""

@@ -32,6 +32,7 @@ from xds_control.extproc.decide import Decider, Pick, Refusal
 from xds_control.extproc.decision import Decision, Hold
 from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.http2 import frames
+from xds_control.extproc.http2 import server as http2_server
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 
@@ -234,6 +235,41 @@ async def test_held_request_waits_and_others_pass_it(transport: str, refusal: Re
         other.cancel()
 
 
+@pytest.mark.parametrize(("on_error", "ended"), [("abort", "INTERNAL"), ("continue", "OK")])
+async def test_fault_after_a_wait_is_told_like_any_other(transport: str, on_error: str, ended: str) -> None:
+    class Broken(FirstPicker):
+        def pick(self, *args: object, **more: object) -> Pick | Refusal | None:
+            raise RuntimeError("broken")
+
+    gate: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+    decider = decider_of(picker=Broken(None), extproc=ExtProcPolicy(on_error=on_error))  # type: ignore[arg-type]
+    decider.admission = _Gate()
+    async with Served(decider, transport, wait=lambda hold: gate) as (edge, client):
+        held = client.process()
+        await held.write(first_message(BUFFERED))
+        await held.read()
+        await held.write(body_message(body_of("model-b")))
+        gate.set_result(None)
+        assert await ending(held) == grpc.StatusCode[ended]
+        assert edge.counters.failed == 1
+        assert "broken" in edge.counters.last_failure
+
+
+async def test_what_breaks_one_stream_leaves_the_others_of_its_connection(transport: str) -> None:
+    def observer(decision: object) -> Any:
+        raise RuntimeError("broken")
+
+    async with Served(decider_of(), transport, observer_factory=observer) as (_, client):
+        other = client.process()
+        await other.write(first_message(BUFFERED))
+        await other.read()
+        call = client.process()
+        await call.write(ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders()))
+        assert await ending(call) in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+        await other.write(body_message(body_of("model-b")))
+        assert set_headers(await other.read())[names.POOL] == "pool-b"
+
+
 async def test_health_is_served_on_the_same_port(transport: str) -> None:
     async with Served(decider_of(), transport) as (_, client):
         stub: Any = health_pb2_grpc.HealthStub(client.channel)
@@ -385,6 +421,31 @@ async def test_connection_that_speaks_something_else_is_closed() -> None:
     assert reader.at_eof()
     writer.close()
     await edge.stop(0)
+
+
+async def test_connections_that_say_nothing_are_closed_and_too_many_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2_server, "GREETING_S", 0.2)
+    async with Served(decider_of(), "native") as (edge, client):
+        assert edge._native is not None
+        edge._native.max_connections = 50
+        host, _, port = edge.address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(50)]
+        for _, writer in silent[:25]:
+            writer.write(b"PRI * HTTP/2.0")
+        reader, one_more = await asyncio.open_connection(host, int(port))
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        assert edge._native.refused >= 1
+        for silent_reader, writer in [*silent, (reader, one_more)]:
+            with contextlib.suppress(ConnectionError):
+                while await silent_reader.read(1000):
+                    pass
+            writer.close()
+        call = client.process()
+        await call.write(first_message(BUFFERED))
+        assert (await call.read()).HasField("request_headers")
+        call.cancel()
 
 
 async def test_client_that_does_not_read_is_not_answered_without_end() -> None:

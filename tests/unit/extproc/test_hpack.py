@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from xds_control.extproc.http2.hpack import Decoder, HpackError, huffman_decode, literal
 
 hpack = pytest.importorskip("hpack", reason="an independent encoder to compare with")
+import hpack.huffman  # noqa: E402, F811
+import hpack.huffman_constants  # noqa: E402
 
 texts = st.binary(max_size=80)
 names = st.sampled_from([b":path", b"content-type", b"te", b"x-a", b"x-b", b"cookie", b"traceparent"]) | st.binary(
@@ -97,3 +99,22 @@ def test_header_list_limit() -> None:
 def test_huffman_padding(data: bytes) -> None:
     with pytest.raises(HpackError):
         huffman_decode(data)
+
+
+def test_long_coded_strings_are_not_remembered() -> None:
+    huffman_decode.cache_clear()
+    for number in range(20):
+        text = b"0" * 5_000 + str(number).encode()
+        coded = hpack.huffman.HuffmanEncoder(
+            hpack.huffman_constants.REQUEST_CODES, hpack.huffman_constants.REQUEST_CODES_LENGTH
+        ).encode(text)
+        assert Decoder().decode(b"\x00\x01x" + _coded_length(len(coded)) + coded) == [(b"x", text)]
+    assert huffman_decode.cache_info().currsize == 0
+
+
+def _coded_length(size: int) -> bytes:
+    out, size = bytearray((0xFF,)), size - 0x7F
+    while size >= 0x80:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes((*out, size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -397,3 +398,95 @@ def test_any_frames_are_served_or_refused_never_a_crash(sequence: list[tuple[int
         client.raw(frames.frame(kind, flags, stream, payload))
     client.server.lost()
     assert len(client.log) == len(client.handlers)
+
+
+# Games of a peer: each costs it little and would cost us much.
+
+
+def test_the_initial_window_cannot_be_moved_without_end() -> None:
+    client = Client()
+    streams = [client.open() for _ in range(100)]
+    client.pump()
+    one = (4).to_bytes(2, "big") + (70_000).to_bytes(4, "big")
+    out = client.raw(frames.frame(frames.SETTINGS, 0, 0, one * 10_000))  # a single frame
+    assert client.server.finished
+    assert not client.server.rpcs
+    assert client.log == ["closed"] * len(streams)
+    assert int.from_bytes(out[-200:][out[-200:].index(b"too many") - 4 :][:4], "big") == frames.ENHANCE_YOUR_CALM
+
+
+def test_settings_cost_more_where_there_are_many_streams() -> None:
+    client = Client()
+    for _ in range(1000):
+        client.open()
+    client.pump()
+    one = frames.settings({frames.SETTING_INITIAL_WINDOW: 70_000})
+    assert not client.raw(one * 500).count(b"too many control")
+    assert client.raw(one * 1000).count(b"too many control") == 1
+
+
+def test_window_comes_drop_by_drop_and_is_given_to_those_that_wait_longest() -> None:
+    client = Client()
+    client.acknowledge = False
+    streams = [client.open() for _ in range(40)]
+    for stream in streams:
+        client.send(stream, bytes(5_000))
+    server = client.server
+    assert server.send_window == 0
+    waiting = list(server.blocked)
+    assert waiting == streams[13:]
+    before = {stream: rpc.waiting_bytes for stream, rpc in server.rpcs.items()}
+    server.receive(frames.window_update(0, 100))
+    after = {stream: rpc.waiting_bytes for stream, rpc in server.rpcs.items()}
+    flushed = [stream for stream in before if before[stream] != after[stream]]
+    assert flushed == waiting[:1]
+    assert list(server.blocked) == [*waiting[1:], waiting[0]]
+
+
+def test_a_message_in_tiny_pieces_takes_little_more_than_its_size() -> None:
+    client = Client()
+    stream = client.open()
+    client.pump()
+    size = 300_000
+    client.send(stream, b"start")
+    head = b"\x00" + size.to_bytes(4, "big")
+    for piece in (head, *(bytes((7, 7)) for _ in range(size // 2 - 1))):
+        client.server.receive(frames.frame(frames.DATA, 0, stream, piece))
+    kept = client.server.rpcs[stream]._chunks
+    assert sum(map(sys.getsizeof, kept)) < 1.3 * size
+    assert len(kept) < 10
+    client.server.receive(frames.frame(frames.DATA, 0, stream, bytes((7, 7))))
+    assert client.handlers[0].messages[-1] == bytes((7,)) * size
+    assert all(isinstance(one, bytes) for one in client.handlers[0].messages)
+
+
+@pytest.mark.parametrize("kind", [frames.HEADERS, frames.SETTINGS, frames.CONTINUATION, 77])
+def test_only_data_comes_in_large_frames(kind: int) -> None:
+    client = Client()
+    out = client.raw(frames.frame(kind, frames.END_HEADERS, 1, b"\x20" * 70_000)[:30])  # its head is enough
+    assert client.server.finished
+    assert b"larger than one of its kind" in out
+
+
+def test_streams_that_are_opened_and_reset_at_once_are_counted() -> None:
+    client = Client(Limits(max_control=100))
+    block = client.client.encoder.encode(HEADERS)
+    stream = 1
+    for _ in range(100):
+        client.server.receive(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block))
+        client.server.receive(frames.reset(stream, 8))
+        stream += 2
+    assert not client.server.finished
+    client.server.receive(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block) + frames.reset(stream, 8))
+    assert client.server.finished
+    assert b"too many control" in client.server.take_output()
+
+
+def test_resets_between_answers_are_usual() -> None:
+    client = Client(Limits(max_control=100))
+    for _ in range(300):
+        stream = client.open()
+        client.send(stream, b"x")
+        client.client.reset_stream(stream)
+        client.pump()
+    assert not client.server.finished

@@ -6,6 +6,7 @@ everything that one read brings is answered by one write: with many streams on a
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from xds_control.extproc.http2.rpc import UNIMPLEMENTED, Fault, Handler, Piece, 
 
 _head = frames.HEAD.unpack_from
 
+_FRAME_MARGIN: Final = 512  # padding and priority of a HEADERS frame
 _VIEW_BYTES: Final = 8192  # pieces of at least this size are not copied out of what was read
 
 Acceptor = Callable[[Rpc, str, dict[str, str]], Handler | None]
@@ -46,7 +48,8 @@ class Connection:
         self.limits = limits or Limits()
         self.out: list[bytes] = []
         self.rpcs: dict[int, Rpc] = {}
-        self.blocked: set[int] = set()
+        self.blocked: OrderedDict[int, None] = OrderedDict()
+        """Streams that wait for window of the connection, the longest waiting first."""
         self.send_window = frames.DEFAULT_WINDOW
         self.peer_frame = frames.DEFAULT_FRAME
         self.finished = False
@@ -54,7 +57,7 @@ class Connection:
         self._acceptor = acceptor
         self._decoder = Decoder(self.limits.max_header_block)
         self._rest = b""
-        self._greeted = False
+        self.greeted = False
         self._last = 0
         self._peer_window = frames.DEFAULT_WINDOW
         self._consumed = 0
@@ -64,6 +67,7 @@ class Connection:
         self._block: tuple[int, int, list[bytes]] | None = None
         self._control = 0
         limits = self.limits
+        self._largest_other = limits.max_header_block + _FRAME_MARGIN
         self.out.append(
             frames.settings(
                 {
@@ -113,7 +117,7 @@ class Connection:
     def forget(self, rpc: Rpc) -> None:
         """An RPC has been answered in full."""
         self.rpcs.pop(rpc.stream, None)
-        self.blocked.discard(rpc.stream)
+        self.blocked.pop(rpc.stream, None)
         rpc.drop()
         if self.draining and not self.rpcs:
             self.finished = True
@@ -127,14 +131,14 @@ class Connection:
             data = self._rest + data
             self._rest = b""
         at, end = 0, len(data)
-        if not self._greeted:
+        if not self.greeted:
             size = len(frames.PREFACE)
             if data[:size] != frames.PREFACE[:end]:
                 raise Fault(frames.PROTOCOL_ERROR, "not an HTTP/2 client")
             if end < size:
                 self._rest = data
                 return
-            self._greeted = True
+            self.greeted = True
             at = size
         limit = self.limits.max_frame
         while True:
@@ -152,6 +156,8 @@ class Connection:
             size = high << 16 | low
             if size > limit:
                 raise Fault(frames.FRAME_SIZE_ERROR, "frame larger than allowed")
+            if size > self._largest_other and kind != frames.DATA:
+                raise Fault(frames.ENHANCE_YOUR_CALM, "frame larger than one of its kind can be")
             start = at + frames.HEAD_SIZE
             if kind == frames.DATA and not flags & frames.PADDED and self._block is None:
                 # Taken as it comes, without waiting for the rest of a large frame.
@@ -289,7 +295,8 @@ class Connection:
         rpc = self.rpcs.pop(stream, None)
         if rpc is None:
             return
-        self.blocked.discard(stream)
+        self._controlled()
+        self.blocked.pop(stream, None)
         rpc.drop()
         if self.draining and not self.rpcs:
             self.finished = True
@@ -306,6 +313,8 @@ class Connection:
             if name == frames.SETTING_INITIAL_WINDOW:
                 if value > frames.MAX_WINDOW:
                     raise Fault(frames.FLOW_CONTROL_ERROR, "initial window too large")
+                self._control += len(self.rpcs) >> 6  # it is work for every stream
+                self._controlled()
                 for rpc in self.rpcs.values():
                     rpc.grow(value - self._peer_window)
                 self._peer_window = value
@@ -314,7 +323,8 @@ class Connection:
                     raise Fault(frames.PROTOCOL_ERROR, "frame size out of range")
                 self.peer_frame = value
         self.out.append(frames.SETTINGS_ACK)
-        self._unblock()
+        for rpc in list(self.rpcs.values()):
+            rpc.flush()
 
     def _ping(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) != 8:
@@ -343,14 +353,13 @@ class Connection:
         if not delta:
             raise Fault(frames.PROTOCOL_ERROR, "window update of 0")
         rpc.grow(delta)
-        if stream in self.blocked:
-            rpc.flush()
+        rpc.flush()
 
     def _unblock(self) -> None:
-        for stream in list(self.blocked):
-            rpc = self.rpcs.get(stream)
+        while self.blocked and self.send_window > 0:
+            rpc = self.rpcs.get(self.blocked.popitem(last=False)[0])
             if rpc is not None:
-                rpc.flush()
+                rpc.flush()  # waits again when there was too little
 
     def _goaway(self, flags: int, stream: int, payload: bytes) -> None:
         self.draining = True

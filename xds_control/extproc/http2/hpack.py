@@ -48,6 +48,7 @@ _END_OF_STRING: Final = 256
 
 MAX_STRING: Final = 1 << 16
 MAX_TABLE: Final = 4096
+_REMEMBERED: Final = 256  # bytes of a coded string whose text is kept for the next time
 
 
 class HpackError(ValueError):
@@ -148,7 +149,9 @@ def _string(data: bytes, at: int) -> tuple[bytes, int]:
     if size > MAX_STRING or end > len(data):
         raise HpackError("string too long")
     text = data[at:end]
-    return (huffman_decode(text) if coded else text), end
+    if coded:
+        text = huffman_decode(text) if size <= _REMEMBERED else huffman_decode.__wrapped__(text)
+    return text, end
 
 
 class Decoder:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from xds_control.extproc.http2.connection import Connection
 
 _pack_head = frames.HEAD.pack
+_SMALL_BYTES: Final = 512
+_JOINED_BYTES: Final = 1 << 16
 _PREFIX: Final = 5  # of a gRPC message: compressed flag, length
 
 OK, CANCELLED, INVALID_ARGUMENT = 0, 1, 3
@@ -72,7 +74,7 @@ class Rpc:
 
     def __init__(self, connection: Connection, stream: int, window: int) -> None:
         self._connection = connection
-        self._chunks: list[Piece] = []
+        self._chunks: list[Piece | bytearray] = []
         self._prefix = b""
         self._have = 0
         self._need = -1
@@ -124,11 +126,14 @@ class Rpc:
     def flush(self) -> None:
         """Sends what waits, as far as the windows allow."""
         pending, connection = self._pending, self._connection
+        if pending is None:
+            return
         while pending:
             chunk = pending[0]
             room = min(self._window, connection.send_window, connection.peer_frame)
             if room <= 0:
-                connection.blocked.add(self.stream)
+                if self._window > 0:
+                    connection.blocked[self.stream] = None
                 return
             if len(chunk) <= room:
                 pending.popleft()
@@ -138,7 +143,7 @@ class Rpc:
             connection.send_window -= len(chunk)
             connection.out.append(frames.frame(frames.DATA, 0, self.stream, chunk))
         self._pending = None
-        connection.blocked.discard(self.stream)
+        connection.blocked.pop(self.stream, None)
         if self._status is not None and not self.is_closed:
             self._end()
 
@@ -189,7 +194,7 @@ class Rpc:
             size, missing = len(chunk), self._need - self._have
             if size < missing:
                 if size:
-                    self._chunks.append(chunk)
+                    self._keep(chunk)
                     self._have += size
                 return
             if size == missing:
@@ -199,6 +204,16 @@ class Rpc:
             if self.is_closed:
                 return
             chunk = chunk[missing:]
+
+    def _keep(self, chunk: Piece) -> None:
+        """A piece of a message that is not whole. Tiny ones, each an object, would take many times their size."""
+        chunks = self._chunks
+        if len(chunk) >= _SMALL_BYTES:
+            chunks.append(chunk)
+        elif chunks and chunks[-1].__class__ is bytearray and len(chunks[-1]) < _JOINED_BYTES:
+            chunks[-1] += chunk
+        else:
+            chunks.append(bytearray(chunk))
 
     def _deliver(self, last: Piece) -> None:
         """The message is whole with this piece."""
@@ -211,7 +226,7 @@ class Rpc:
         self._chunks = []
         chunks.append(last)
         if self.takes_parts:
-            handler.parts(chunks)
+            handler.parts([bytes(one) if isinstance(one, bytearray) else one for one in chunks])
         else:
             handler.message(b"".join(chunks))
 

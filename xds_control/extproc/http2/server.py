@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -17,6 +18,14 @@ from xds_control.extproc.http2.rpc import Handler, Rpc
 
 _log = structlog.get_logger("http2")
 _BACKLOG_BYTES = 16 << 20
+GREETING_S: Final = 10.0
+"""How long a connection may be open without having said that it speaks HTTP/2."""
+CLOSING_S: Final = 5.0
+"""How long a connection that is closed may take to read what was written."""
+KEPT_FILES: Final = 256
+"""File descriptors that connections leave to the rest of the process."""
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
+"""A peer whose machine is gone is noticed after a minute, though nothing is sent to it."""
 
 
 class _Protocol(asyncio.Protocol):
@@ -26,6 +35,7 @@ class _Protocol(asyncio.Protocol):
         self._server = server
         self._transport: Any = None
         self._woken = False
+        self._timer: asyncio.TimerHandle | None = None
         self.connection = Connection(server.accept_on(self), server.limits)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -34,6 +44,15 @@ class _Protocol(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in _KEEPALIVE:
+                    if hasattr(socket, name):
+                        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        if len(self._server.connections) >= self._server.max_connections:
+            self._server.refused += 1
+            self._transport.abort()
+            return
+        self._timer = self._server.loop.call_later(GREETING_S, self._greeted_in_time)
         self._transport.set_write_buffer_limits(high=_BACKLOG_BYTES)
         self._server.connections.add(self)
         self.flush()
@@ -51,10 +70,12 @@ class _Protocol(asyncio.Protocol):
         if out:
             self._transport.write(out)
         if connection.finished:
-            self._transport.close()
+            self._close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
         self.connection.lost()
         self._server.closed_one()
 
@@ -74,7 +95,18 @@ class _Protocol(asyncio.Protocol):
         if out:
             self._transport.write(out)
         if self.connection.finished:
-            self._transport.close()
+            self._close()
+
+    def _greeted_in_time(self) -> None:
+        if not self.connection.greeted:
+            self._transport.abort()
+
+    def _close(self) -> None:
+        """Closes, after what is written has been read; a peer that does not read it is not waited for."""
+        self._transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._server.loop.call_later(CLOSING_S, self._transport.abort)
 
     def wake(self) -> None:
         """Output was made outside of a read: write it in this turn of the loop, together with what else comes."""
@@ -101,6 +133,9 @@ class Http2Server:
         self.fallback: Callable[[str], Service | None] | None = None
         """Finds the service of a path that was not added."""
         self.connections: set[_Protocol] = set()
+        self.max_connections = max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - KEPT_FILES)
+        self.refused = 0
+        """Connections that were too many."""
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
         self._paths: list[str] = []
