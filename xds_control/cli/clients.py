@@ -38,7 +38,7 @@ def _parts(found: Sequence[Any], types: bool) -> Iterable[RenderableType]:
     if not found:
         yield Text("no xDS clients: no Envoy is connected, or none is behind")
         return
-    table = grid("NODE|CLUSTER|PEER|PROTOCOL|SERVICE|GROUP|>FOR|TYPES|STATE")
+    table = grid("NODE|??CLUSTER|PEER|??PROTOCOL|??SERVICE|???GROUP|>FOR|?TYPES|STATE")
     for one in found:
         table.add_row(
             one.node_id or "-",
@@ -75,15 +75,20 @@ def _state(one: Any) -> Text:
 
 
 def _types(types: Iterable[Any]) -> RenderableType:
-    table = grid("TYPE|~ASKS FOR|>HOLDS|SENT|ACKNOWLEDGED|>LAG|>RESPONSES|>ACKS|>NACKS")
+    table = grid("TYPE|~ASKS FOR|>HOLDS|SENT|ACKNOWLEDGED|>LAG|?>RESPONSES|?>ACKS|>NACKS")
     for kind in types:
         table.add_row(
             kind.type,
             "all" if kind.wildcard else ", ".join(kind.names) or "-",
             str(kind.held),
-            kind.version_sent or "-",
-            kind.version_acked or "-",
+            _version(kind.version_sent),
+            _version(kind.version_acked),
             seconds(kind.lag_s) if kind.lag_s else "-",
             *(str(kind.responses), str(kind.acks), str(kind.nacks)),
         )
     return table
+
+
+def _version(version: str) -> str:
+    """The beginning of a version, enough to tell it from others; the documents of `--output` have all of it."""
+    return version[:12] or "-"

@@ -10,7 +10,7 @@ import click
 
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.options import EXIT_FAILED, fail
-from xds_control.cli.output import Duration, emit, output_option, seconds
+from xds_control.cli.output import Duration, counted, emit, output_option, seconds
 from xds_control.cli.weights import label
 from xds_control.proto import admin_pb2 as pb
 
@@ -121,7 +121,9 @@ def _wait(client: AdminClient, address: str, timeout_s: float, quiet: bool) -> N
             return
         signals = {signal.name: signal.value for signal in left.signals}
         running = signals.get("running")
-        said = f"{label(left)}: {running:.0f} requests left" if running is not None else f"{label(left)} drains"
+        said = f"{label(left)} drains"
+        if running is not None:
+            said = f"{label(left)}: {counted(round(running), 'request')} left"
         if said != last and not quiet:
             click.echo(said, err=True)
             last = said

@@ -94,13 +94,15 @@ def show(client: AdminClient, name: str, pool: str, signals: bool, explain: bool
 def _table(found: Sequence[Any]) -> RenderableType:
     if not found:
         return Text("no endpoints")
-    table = grid("POOL|ENDPOINT|STATE|>FOR|>WEIGHT|PICK|>RUNNING|>WAITING|>KV|>TTFT P50|>SLO|~NOTE")
+    table = grid("POOL|ENDPOINT|STATE|??>FOR|>WEIGHT|???PICK|>RUNNING|>WAITING|>KV|>TTFT P50|?>SLO|~NOTE")
     for one in found:
         signals = {signal.name: signal.value for signal in one.signals if signal.used}
         traffic = one.traffic
         note = ", ".join(one.gates) or (one.state_reason if one.state != "ready" else "")
         if one.HasField("override"):
-            note = f"{one.override.kind} by {one.override.by}" + (f": {note}" if note else "")
+            order = f"by {one.override.by}"
+            if order not in note:  # the reason of the state says it already where the order moved it
+                note = f"{one.override.kind} {order}" + (f": {note}" if note else "")
         table.add_row(
             one.pool,
             label(one),
@@ -128,7 +130,7 @@ def _one(one: Any, happened: Sequence[Any], all_sources: bool) -> Iterable[Rende
             ("order", _order(one.override) if one.HasField("override") else ""),
             ("held back", one.held),
             ("until", f"{seconds(one.until_s)} from now" if one.HasField("until_s") else ""),
-            ("weight", f"{one.weight} ({percent(one.weight_share)} of its level {one.priority})"),
+            ("weight", f"{one.weight} ({percent(one.weight_share)} of its {_level(one.priority)})"),
             ("why", one.why),
             ("Envoy sees", one.health),
             ("pickable", "yes" if one.pickable else "no"),
@@ -161,6 +163,10 @@ def _one(one: Any, happened: Sequence[Any], all_sources: bool) -> Iterable[Rende
         yield event_table(happened)
 
 
+def _level(priority: int) -> str:
+    return "pool" if priority == 0 else f"spill level {priority}"
+
+
 def _order(order: Any) -> str:
     text = f"{order.kind} by {order.by}"
     if order.HasField("weight"):
@@ -172,7 +178,7 @@ def _order(order: Any) -> str:
 
 def signal_table(signals: Iterable[Any], all_sources: bool) -> Table:
     """A line a value. `*` marks the one that counts, `!` a source that disagrees with it."""
-    table = grid("|SIGNAL|>VALUE|UNIT|SOURCE|>AGE|>LIMIT|>FRESH|>NORMALISED")
+    table = grid("|SIGNAL|>VALUE|UNIT|SOURCE|>AGE|??>LIMIT|?>FRESH|??>NORMALISED")
     for one in signals:
         mark = ("*" if one.used and all_sources else "") + ("!" if one.disagrees else "")
         table.add_row(
@@ -192,7 +198,7 @@ def signal_table(signals: Iterable[Any], all_sources: bool) -> Table:
 
 def traffic_table(rows: Iterable[tuple[str, Any]]) -> Table:
     """A line a class: numbers, errors, times and attainment."""
-    table = grid("CLASS|>REQUESTS|>REQ/S|ERRORS|>TTFT P50|>P90|>P99|>TPOT P50|>P90|>SLO|>KV HITS|>TOK/S")
+    table = grid("CLASS|>REQUESTS|??>REQ/S|ERRORS|>TTFT P50|>P90|??>P99|>TPOT P50|??>P90|>SLO|?>KV HITS|???>TOK/S")
     for name, one in rows:
         ttft, tpot = one.ttft, one.tpot
         first = [seconds(v) for v in (ttft.p50, ttft.p90, ttft.p99)] if one.HasField("ttft") else ["-"] * 3

@@ -14,6 +14,7 @@ from rich.text import Text
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.output import (
     clock,
+    counted,
     emit,
     facts,
     grid,
@@ -110,7 +111,7 @@ def request_parts(one: Any) -> Iterable[RenderableType]:
     yield Text(one.why, style="bold")
     tokens = f"{read.prompt_tokens}{'' if read.tokens_exact else ' (estimate)'}"
     session = f"{read.session_key} from {read.session_source}" if read.session_key else ""
-    prefix = f"{read.prefix_blocks} blocks, {read.prefix_key}" if read.prefix_blocks else ""
+    prefix = f"{counted(read.prefix_blocks, 'block')}, {read.prefix_key}" if read.prefix_blocks else ""
     media = f"{read.media_count}, {size(read.media_bytes)}" if read.media_count else ""
     yield facts(
         [
@@ -156,8 +157,8 @@ def request_parts(one: Any) -> Iterable[RenderableType]:
 
 def _candidates(one: Any) -> RenderableType:
     table = grid(
-        "|ENDPOINT|>COST|>TTFT|>WAIT|>PREFILL|>KV WAIT|>OTHERS|>DECODE|"
-        ">MEMORY|>FIXED|>CACHED|>IN FLIGHT|>SPEED|OUT BECAUSE"
+        "|ENDPOINT|>COST|>TTFT|>WAIT|?>PREFILL|??>KV WAIT|?>OTHERS|?>DECODE|"
+        "??>MEMORY|??>FIXED|>CACHED|>IN FLIGHT|???>SPEED|~OUT BECAUSE"
     )
     chosen = set(one.decision.destinations)
     for candidate in one.candidates:
@@ -234,8 +235,11 @@ def requests(
 
 def _requests(found: Sequence[Any]) -> RenderableType:
     if not found:
-        return Text("no requests are kept")
-    table = grid("TIME|ID|KEPT|POOL|MODEL|CLASS|>PROMPT|DECISION|PICKED|ENDED AT|ENDED|>TTFT|>WHOLE")
+        return Text(
+            "no such request is kept: kept are a sample and those that were slow, failed, fell back or were refused "
+            "(`processors.requests` in the policy); `explain` still finds the last ones by their ids"
+        )
+    table = grid("TIME|ID|KEPT|??POOL|??MODEL|???CLASS|??>PROMPT|?DECISION|?PICKED|ENDED AT|ENDED|>TTFT|>WHOLE")
     for one in found:
         ended = one.outcome
         known = one.HasField("outcome")

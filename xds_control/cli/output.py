@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import click
 import yaml
@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xds_control.admin.plain import plain
-
-Justify = Literal["left", "right"]
+from xds_control.cli.table import Grid, bare
 
 PIPED_WIDTH = 10_000
 STATE_STYLES = {
@@ -72,11 +71,22 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
 def emit(output: str, value: Any, table: Callable[[], Iterable[RenderableType]]) -> None:
     """Prints a message, or plain values, in the chosen form; `table` makes what people see."""
     if output == "table":
-        screen = console()
-        for part in table():
-            screen.print(part)
+        _print(table())
         return
     emit_document(output, value)
+
+
+def _print(parts: Iterable[RenderableType]) -> None:
+    screen = console()
+    if sys.stdout.isatty():
+        for part in parts:
+            screen.print(part)
+        return
+    with screen.capture() as captured:
+        for part in parts:
+            screen.print(part)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())  # tables fill their last column with blanks
 
 
 def emit_document(output: str, value: Any, *, line: bool = False) -> None:
@@ -96,19 +106,14 @@ def console() -> Console:
     return Console(highlight=False, width=PIPED_WIDTH, no_color=True, soft_wrap=True)
 
 
-def grid(columns: str) -> Table:
-    """An empty table with columns `NAME|>NAME|~NAME`: `>` holds numbers, `~` may fold, the others are never cut."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns.split("|"):
-        justify: Justify = "right" if name.startswith(">") else "left"
-        fold = name.startswith("~")
-        table.add_column(name.lstrip(">~"), justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
-    return table
+def grid(columns: str) -> Grid:
+    """An empty table; its columns are written as `Grid` says."""
+    return Grid(columns)
 
 
 def facts(rows: Iterable[tuple[str, RenderableType | str]]) -> Table:
     """Names and values, one a line; empty values are left out."""
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table = bare(headed=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -134,6 +139,11 @@ def heading(text: str) -> Text:
     return Text(text, style="bold underline")
 
 
+def counted(number_of: int, name: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{number_of} {name}{'' if number_of == 1 else 's'}"
+
+
 def percent(value: float | None, digits: int = 0) -> str:
     """A ratio; `-` when it is unknown."""
     return "-" if value is None else f"{100 * value:.{digits}f}%"
@@ -154,6 +164,8 @@ def seconds(value: float | None) -> str:
     """A time span as people say it: `340 ms`, `12 s`, `3m20s`, `2h`, `5d`; `-` when it is unknown."""
     if value is None:
         return "-"
+    if value < 0.001:
+        return f"{round(value * 1000, 2):g} ms"
     if value < 0.0995:
         return f"{value * 1000:.3g} ms"
     if value < 1:

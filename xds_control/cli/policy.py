@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
-from xds_control.cli.output import clock, emit, grid, heading, optional, output_option, percent
+from xds_control.cli.output import clock, emit, emit_document, grid, heading, optional, output_option, percent
 from xds_control.errors import Place, PolicyError, Problem
 from xds_control.proto import admin_pb2 as pb
 
@@ -142,7 +143,7 @@ def history(client: AdminClient, limit: int, output: str) -> None:
     answer = client.call("ListPolicies", pb.ListPoliciesRequest(limit=limit))
 
     def table() -> Iterable[RenderableType]:
-        made = grid("|VERSION|SINCE|BY|SOURCE|~REASON")
+        made = grid("|VERSION|SINCE|~BY|SOURCE|~REASON")
         for one in answer.policies:
             source = f"{one.source} to {one.rolled_back_to}" if one.rolled_back_to else one.source
             made.add_row("*" if one.active else "", one.version, clock(one.at_unix_s), one.by, source, one.reason)
@@ -163,7 +164,8 @@ def show(client: AdminClient, version: str, effective: bool, output: str) -> Non
     """
     answer = client.call("GetPolicy", pb.GetPolicyRequest(version=version))
     if effective:
-        click.echo(answer.effective_json)
+        document = json.loads(answer.effective_json)
+        emit_document("yaml" if output == "yaml" else "json", document)
     elif output != "table":
         emit(output, answer, lambda: ())
     else:
@@ -272,7 +274,7 @@ def _changed(answer: Any, output: str, dry_run: bool) -> None:
 
 
 def _outcome(answer: Any, dry_run: bool) -> Iterable[RenderableType]:
-    yield from _diff(answer.diff)
+    yield from _diff(answer.diff, told=not answer.accepted)
     if not answer.accepted:
         return
     if dry_run:
@@ -281,7 +283,7 @@ def _outcome(answer: Any, dry_run: bool) -> Iterable[RenderableType]:
         yield Text(f"policy {answer.info.version} is in force (before: {answer.diff.base_version})", style="green")
 
 
-def _diff(diff: Any) -> Iterable[RenderableType]:
+def _diff(diff: Any, *, told: bool = False) -> Iterable[RenderableType]:
     if not (diff.fields or diff.routes or diff.weights):
         yield Text(f"nothing changes: {diff.base_version} is in force")
         return
@@ -310,7 +312,7 @@ def _diff(diff: Any) -> Iterable[RenderableType]:
             yield Text(f"  and {len(diff.weights) - MAX_SHOWN} more (see --output json)")
     for pool, share in sorted(diff.moved.items()):
         yield Text(f"{percent(share, 1)} of the traffic of pool {pool} moves")
-    if diff.needs_force:
+    if diff.needs_force and not told:
         yield Text(f"needs --force: {diff.why_force}", style="yellow")
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.endpoints import traffic_table
 from xds_control.cli.output import emit, facts, grid, heading, number, optional, output_option, percent, seconds
+from xds_control.cli.table import Grid
 from xds_control.proto import admin_pb2 as pb
 
 
@@ -29,9 +29,9 @@ def pools(client: AdminClient, name: str, output: str) -> None:
     emit(output, found, lambda: _one(found[0]) if name else [pool_table(found)])
 
 
-def pool_table(found: Sequence[Any]) -> Table:
+def pool_table(found: Sequence[Any]) -> Grid:
     """A line a pool."""
-    table = grid("POOL|>ENDPOINTS|>SERVING|STATES|>REQ/S|>TTFT P50|>P90|>SLO|>KV HITS|>ERRORS|~MODELS")
+    table = grid("POOL|>ENDPOINTS|>SERVING|STATES|>REQ/S|>TTFT P50|?>P90|?>SLO|??>KV HITS|>ERRORS|???~MODELS")
     for pool in found:
         traffic = pool.traffic
         known = pool.HasField("traffic")

@@ -30,8 +30,8 @@ def _table(found: Sequence[Any]) -> RenderableType:
     if not found:
         return Text("no processors: Envoy routes by its defaults and balances by weights (ring 1)")
     table = grid(
-        "PROCESSOR|ADDRESS|VERSION|>FOR|>REPORTED|>SNAPSHOT|>BEHIND|>STREAMS|"
-        ">REQUESTS|>LOG|>OUTSTANDING|>CPU|>LOOP LAG|>MEMORY|>PREFIXES"
+        "PROCESSOR|ADDRESS|???VERSION|??>FOR|>REPORTED|??>SNAPSHOT|>BEHIND|??>STREAMS|"
+        ">REQUESTS|???>LOG|??>OUTSTANDING|?>CPU|>LOOP LAG|>MEMORY|???>PREFIXES"
     )
     for one in found:
         silent = not one.HasField("last_report_age_s") or one.last_report_age_s > 5

@@ -61,8 +61,10 @@ def clear(client: AdminClient, reason: str, output: str) -> None:
 
     Example: xds-control policy shadow clear
     """
+    before = client.call("GetShadow", pb.GetShadowRequest())
     answer = client.call("ClearShadow", pb.ClearShadowRequest(reason=reason))
-    emit(output, answer, lambda: _shadow(answer))
+    text = f"shadow policy {before.info.version} has ended" if before.HasField("info") else "there is no shadow policy"
+    emit(output, answer, lambda: [text])
 
 
 def _shadow(answer: Any) -> Iterable[RenderableType]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from xds_control.cli.options import EXIT_BAD_INPUT, fail, read_policy
+from xds_control.cli.table import Grid
 from xds_control.sim import tables
 from xds_control.sim.faults import parse as parse_fault
 from xds_control.sim.fleet import DEFAULT_ENGINE, engine_cost, from_calibration, parse_fleet
@@ -240,11 +240,16 @@ def _run_all(
     return runs, rows
 
 
+_SPARE = {
+    **dict.fromkeys(("TTFT mean s", "out tok/s", "p99 s"), "?"),
+    **dict.fromkeys(("imbalance", "fallback %", "rejected %", "failed %"), "??"),
+    "moved/push %": "???",
+}
+"""Columns that a narrow terminal may go without."""
+
+
 def _print(rows: list[Figures]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("policy")
-    for heading, *_ in COLUMNS:
-        table.add_column(heading, justify="right")
+    table = Grid("|".join(["policy", *(f"{_SPARE.get(heading, '')}>{heading}" for heading, *_ in COLUMNS)]))
     for row in rows:
         table.add_row(row.policy, *(cell(row, field, factor, digits) for _, field, factor, digits in COLUMNS))
     Console(width=None if sys.stdout.isatty() else 200).print(table)

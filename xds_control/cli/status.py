@@ -12,7 +12,18 @@ from rich.text import Text
 from xds_control.admin.keys import LOG_LEVELS
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.options import EXIT_FAILED
-from xds_control.cli.output import Duration, clock, emit, facts, grid, limit_option, number, output_option, seconds
+from xds_control.cli.output import (
+    Duration,
+    clock,
+    counted,
+    emit,
+    facts,
+    grid,
+    limit_option,
+    number,
+    output_option,
+    seconds,
+)
 from xds_control.proto import admin_pb2 as pb
 
 
@@ -36,6 +47,7 @@ def status_parts(answer: Any) -> Iterable[RenderableType]:
     states = ", ".join(f"{count} {name}" for name, count in sorted(answer.endpoint_states.items()))
     behind = f", {answer.xds_clients_behind} behind" if answer.xds_clients_behind else ""
     ready = Text("ready", style="green") if answer.ready else Text("not ready", style="bold red")
+    fleet = f"{counted(answer.pools, 'pool')}, {counted(answer.endpoints, 'endpoint')}"
     yield facts(
         [
             ("control", ready),
@@ -44,7 +56,7 @@ def status_parts(answer: Any) -> Iterable[RenderableType]:
             ("shadow policy", answer.shadow_version),
             ("snapshot", f"{answer.snapshot_version}, {seconds(answer.snapshot_age_s)} old"),
             ("ticks", f"{answer.ticks}, the last took {seconds(answer.tick_s)}"),
-            ("fleet", f"{answer.pools} pools, {answer.endpoints} endpoints" + (f": {states}" if states else "")),
+            ("fleet", fleet + (f": {states}" if states else "")),
             ("requests", f"{number(answer.requests_per_s)} per second"),
             ("xDS clients", f"{answer.xds_clients}{behind}"),
             ("processors", str(answer.processors)),
@@ -73,7 +85,7 @@ def audit(client: AdminClient, endpoint: str, limit: int, output: str) -> None:
 def _audit(entries: Sequence[Any]) -> RenderableType:
     if not entries:
         return Text("nothing was done")
-    table = grid("TIME|BY|ACTION|TARGET|~DETAIL|~REASON")
+    table = grid("TIME|~BY|ACTION|TARGET|?~DETAIL|~REASON")
     for entry in entries:
         moment = clock(entry.at_unix_s) if entry.at_unix_s else "-"
         table.add_row(moment, entry.by, entry.action, entry.target or "-", entry.detail or "-", entry.reason or "-")

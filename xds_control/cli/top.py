@@ -14,7 +14,6 @@ import click
 import grpc
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
@@ -23,14 +22,15 @@ from xds_control.cli.output import (
     Duration,
     clock,
     console,
+    counted,
     endpoint_state,
-    grid,
     number,
     optional,
     percent,
     seconds,
 )
 from xds_control.cli.pools import pool_table
+from xds_control.cli.table import Grid
 from xds_control.cli.weights import label
 from xds_control.proto import admin_pb2 as pb
 
@@ -106,14 +106,16 @@ def _parts(frame: Frame, sort: str, height: int | None) -> list[RenderableType]:
         ("xds-control ", "bold"),
         f"{status.version}  policy {status.policy_version}  snapshot {status.snapshot_version}  ",
         f"up {seconds(status.uptime_s)}  {number(status.requests_per_s)} req/s  tick {seconds(status.tick_s)}  ",
-        f"{status.processors} processors  {status.xds_clients} Envoys",
+        f"{counted(status.processors, 'processor')}  {counted(status.xds_clients, 'Envoy')}",
         (f", {status.xds_clients_behind} behind" if status.xds_clients_behind else "", "yellow"),
         f"  {clock(frame.at)}",
     )
     parts: list[RenderableType] = [head]
     troubles = [*status.problems, *([f"no answer, trying again: {frame.trouble}"] if frame.trouble else [])]
     parts += [Text(one, style="bold red") for one in troubles]
-    parts += [Text(""), pool_table(frame.pools), Text("")]
+    pools = pool_table(frame.pools)
+    pools.noted = False  # the screen has no line for it
+    parts += [Text(""), pools, Text("")]
     found = sorted(frame.endpoints, key=_SORTS[sort])
     events = list(frame.events)
     if height is not None:
@@ -129,9 +131,11 @@ def _parts(frame: Frame, sort: str, height: int | None) -> list[RenderableType]:
     return parts
 
 
-def _endpoints(found: list[Any]) -> Table:
-    table = grid(
-        "POOL|ENDPOINT|STATE|>WEIGHT|>SHARE|>TOOK|>REQ/S|>RUN|>WAIT|>KV|>TTFT P50|>P90|>TPOT|>SLO|>HITS|>ERRORS|GATES"
+def _endpoints(found: list[Any]) -> Grid:
+    table = Grid(
+        "POOL|ENDPOINT|STATE|>WEIGHT|??>SHARE|>TOOK|??>REQ/S|>RUN|>WAIT|>KV|>TTFT P50|??>P90|???>TPOT|?>SLO|???>HITS|"
+        "?>ERRORS|GATES",
+        noted=False,
     )
     for one in found:
         traffic = one.traffic

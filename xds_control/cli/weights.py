@@ -63,7 +63,7 @@ def _parts(endpoints: Sequence[Any], explain: bool) -> Iterable[RenderableType]:
 
 def weight_table(endpoints: Iterable[Any]) -> Table:
     """A line an endpoint: its weight, what it took, and why."""
-    table = grid("POOL|ENDPOINT|STATE|>WEIGHT|>SHARE|>TOOK|>REQ/S|>CAPACITY|~WHY")
+    table = grid("POOL|ENDPOINT|STATE|>WEIGHT|>SHARE|>TOOK|?>REQ/S|??>CAPACITY|~WHY")
     for one in endpoints:
         traffic = one.traffic
         known = one.HasField("traffic")
@@ -89,7 +89,7 @@ def label(endpoint: Any) -> str:
 
 def explanation_table(explanation: Any) -> RenderableType:
     """The factors, whose product is the raw weight, and the stages that it went through."""
-    table = grid("|FACTOR|>TIMES|SIGNAL|>VALUE|>AGE|>NORMALISED|>EXPONENT")
+    table = grid("|FACTOR|>TIMES|SIGNAL|>VALUE|>AGE|?>NORMALISED|??>EXPONENT")
     for sign, factors in (("×", explanation.factors), ("+", explanation.terms)):
         for one in factors:
             unknown = one.signal and not one.HasField("value")

@@ -144,7 +144,8 @@ def test_orders_and_how_they_are_taken_back(control: Control) -> None:
     assert who == order.by
     control.do(lambda backend: backend.tick())
     listed = control.run("endpoints", "list", "--state", "draining").output
-    assert "drain by" in listed
+    assert "drained by" in listed
+    assert listed.count("new driver") == 1
     assert "new driver" in listed
     back = control.run("undrain", B)
     assert "serves again (was: drain by" in back.output
