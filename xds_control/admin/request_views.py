@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from xds_control.extproc.decision import Decision
 from xds_control.inspect.facts import RequestFacts
+from xds_control.policy.headers import PROMPT_TOKENS
 from xds_control.proto import admin_pb2 as pb
 from xds_control.routing.explain import Candidate, Record
 from xds_control.signals.finished import Finished
@@ -61,7 +62,7 @@ def decision_message(decision: Decision, record: Record | None = None) -> pb.Dec
         reason=decision.reason,
         destinations=decision.destinations,
         matched_tokens=decision.matched_tokens,
-        headers=_shown(decision.headers),
+        headers=shown_headers(decision.headers),
         status=decision.immediate.status if decision.immediate is not None else 0,
     )
     if record is not None:
@@ -73,11 +74,12 @@ def decision_message(decision: Decision, record: Record | None = None) -> pb.Dec
     return message
 
 
-def _shown(headers: Mapping[str, str]) -> dict[str, str]:
+def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers as they may be shown: policy may set credentials for an engine."""
     secret = ("authorization", "api-key", "apikey", "cookie", "token", "secret", "password")
     return {
-        name: "(hidden)" if any(word in name.lower() for word in secret) else value for name, value in headers.items()
+        name: "(hidden)" if any(word in name.lower() for word in secret) and name != PROMPT_TOKENS else value
+        for name, value in headers.items()
     }
 
 
