@@ -67,8 +67,19 @@ async def test_page(start_product: Start, make_engine: Any, client: aiohttp.Clie
     assert all(address in fleet for address in addresses)
     assert ">ready<" in fleet
     assert 'role="alert"></div>' in fleet, "the page shows a problem"
+    opened = await drawn(f"{base}/#fleet/{addresses[0]}", tmp_path / "browser")
+    assert "Why the weight is" in opened
+    assert ">kv_usage<" in opened
+    assert "null" not in opened
+    assert "undefined" not in opened
+    unknown = await drawn(f"{base}/#fleet/10.9.9.9:1", tmp_path / "browser")
+    assert "there is no endpoint" in unknown
     requests = await drawn(f"{base}/#requests", tmp_path / "browser")
     assert decision in requests
+    explained = await drawn(f"{base}/#requests/{decision}", tmp_path / "browser")
+    assert f"Request {decision}" in explained
+    assert "expected TTFT" in explained
+    assert "null" not in explained
     peers = await drawn(f"{base}/#peers", tmp_path / "browser")
     assert "processor-0" in peers
     assert "in step" in peers

@@ -45,15 +45,21 @@ function seconds(value) {
 }
 const count = (value, name) => `${value} ${name}${value === 1 ? "" : "s"}`;
 const clock = (unix) => (unix ? new Date(unix * 1000).toLocaleTimeString("en-GB") : "–");
-const mebibytes = (value) => (isNumber(value) ? `${(value / 1048576).toFixed(0)} MiB` : "–");
+function size(value) {
+  if (!isNumber(value)) return "–";
+  return value < 1048576 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 1048576).toFixed(0)} MiB`;
+}
+const orderOf = ({override}) => (override ? `${override.kind} by ${override.by}${override.reason ? `: ${override.reason}` : ""}` : "");
+const stateOf = (one) => (one.state === "gone" && one.override && one.override.kind === "drain" ? "drained" : one.state);
 
 // Parts of the page.
 
-function table(columns, rows) {
+function table(columns, rows, empty = "none") {
   const head = columns.map((name) => h("th", {class: name.startsWith(">") ? "n" : null, scope: "col"}, name.replace(/^>/, "")));
   const body = rows.map(({cells, open, key}) =>
     h("tr", open ? {tabindex: 0, "data-key": key, onclick: open, onkeydown: (event) => event.key === "Enter" && open()} : {},
       cells.map((cell, at) => (cell instanceof HTMLTableCellElement ? cell : h("td", {class: columns[at].startsWith(">") ? "n" : null}, cell)))));
+  if (!body.length) return h("p", {class: "quiet"}, empty);
   return h("div", {class: "scroll"}, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
 
@@ -81,24 +87,31 @@ function spark(values) {
   return picture;
 }
 
-function openDetail(draw) {
-  opened = draw;
-  return drawDetail();
-}
+// The side panel follows the address: `#fleet/10.0.0.11:8000`, `#requests/ID`.
+const openDetail = (name, what) => { location.hash = `${name}/${encodeURIComponent(what)}`; };
+const close = () => { location.hash = tab(); };
 
-function close() {
-  opened = null;
-  document.getElementById("detail").hidden = true;
+function follow() {
+  const what = decodeURIComponent(location.hash.slice(tab().length + 2));
+  const draw = DETAILS[tab()];
+  opened = what && draw ? () => draw(what) : null;
+  if (!opened) document.getElementById("detail").hidden = true;
 }
 
 async function drawDetail() {
   const aside = document.getElementById("detail");
   const draw = opened;
   if (!draw) return;
-  const content = await draw();
+  let content;
+  try {
+    content = await draw();
+  } catch (error) {
+    if (error.status === undefined || error.status === 401) throw error;
+    content = h("p", {class: "bad"}, error.message);
+  }
   if (draw !== opened) return;
   const place = aside.hidden ? 0 : aside.scrollTop;
-  aside.replaceChildren(h("button", {class: "close", onclick: close}, "Close"), ...[content].flat());
+  aside.replaceChildren(h("button", {class: "close", onclick: close}, "Close"), ...[content].flat().filter(Boolean));
   aside.hidden = false;
   aside.scrollTop = place;
 }
@@ -117,7 +130,8 @@ async function fleet() {
     kept.push(one.weight_share);
     shares.set(one.address, kept.slice(-HISTORY));
   }
-  const columns = ["Endpoint", "State", "Weight", "Share over time", "Traffic", ">Running", ">Waiting", ">KV used", ">KV hits", ">GPU memory", ">TTFT p50", ">TTFT p90", ">SLO", "Why"];
+  const columns = ["Endpoint", "State", "Weight", "Trend", "Traffic", ">Running", ">Waiting", ">KV used", ">KV hits", ">GPU memory", ">TTFT p50", ">p90", ">SLO", "Why"];
+  const unknown = (rows, name) => columns[name].startsWith(">") && rows.every((row) => row.cells[name] === "–");
   return pools.pools.map((pool) => {
     const members = endpoints.endpoints.filter((one) => one.pool === pool.name);
     const traffic = pool.traffic || {};
@@ -125,7 +139,10 @@ async function fleet() {
       pool.models.join(", "), `${pool.serving} of ${pool.endpoints} serve`, `${number(traffic.requests_per_s)} requests/s`,
       `TTFT p90 ${seconds(traffic.ttft && traffic.ttft.p90)}`, `SLO met ${percent(traffic.slo_attainment, 1)}`,
     ].filter(Boolean).join(" · ");
-    return h("section", {}, h("h2", {}, pool.name, " ", h("span", {class: "quiet"}, about)), table(columns, members.map(endpointRow)));
+    const rows = members.map(endpointRow);
+    const shown = columns.map((_, at) => at).filter((at) => !unknown(rows, at));
+    const narrowed = rows.map((row) => ({...row, cells: shown.map((at) => row.cells[at])}));
+    return h("section", {}, h("h2", {}, pool.name, " ", h("span", {class: "quiet"}, about)), table(shown.map((at) => columns[at]), narrowed, "no endpoints"));
   });
 }
 
@@ -133,20 +150,20 @@ function endpointRow(one) {
   const now = one.traffic || {};
   const ttft = now.ttft || {};
   const level = one.priority ? `, level ${one.priority}` : "";
-  const order = one.override ? `${one.override.kind} by ${one.override.by}: ${one.override.reason}` : "";
+  const order = one.override && !one.why.includes(`by ${one.override.by}`) ? orderOf(one) : "";
   return {
     key: one.address,
-    open: () => openDetail(() => endpoint(one.address)),
+    open: () => openDetail("fleet", one.address),
     cells: [
       h("td", {class: "name"}, one.name && one.name !== one.address ? `${one.name} (${one.address})` : one.address),
-      h("span", {class: one.state}, one.state),
+      h("span", {class: stateOf(one)}, stateOf(one)),
       shareCell(one.weight_share, `${one.weight} (${percent(one.weight_share)}${level})`),
       spark(shares.get(one.address) || []),
       shareCell(now.share, `${percent(now.share)} · ${number(now.requests_per_s)}/s`),
       number(signal(one, "running")), number(signal(one, "waiting")), percent(signal(one, "kv_usage")),
       percent(isNumber(now.kv_hit_ratio) ? now.kv_hit_ratio : signal(one, "kv_hit_ratio")), percent(signal(one, "gpu_mem_used_ratio")),
       seconds(ttft.p50), seconds(ttft.p90), percent(now.slo_attainment),
-      [order, one.gates.length ? `gates: ${one.gates.join(", ")}` : "", one.why].filter(Boolean).join("; "),
+      h("td", {class: "why"}, [order, one.gates.length ? `gates: ${one.gates.join(", ")}` : "", one.why].filter(Boolean).join("; ")),
     ],
   };
 }
@@ -162,10 +179,10 @@ async function endpoint(address) {
   return [
     h("h2", {}, one.name || one.address),
     facts([
-      ["address", one.address], ["pool", one.pool], ["state", `${one.state} for ${seconds(one.state_age_s)} ${one.state_reason}`],
+      ["address", one.address], ["pool", one.pool], ["state", `${stateOf(one)} for ${seconds(one.state_age_s)}${one.state_reason ? `: ${one.state_reason}` : ""}`],
       ["engine", one.engine], ["role", one.role], ["models", one.models.join(", ")], ["adapters", one.loras.join(", ")],
       ["capacity", number(one.capacity)], ["gates", one.gates.join(", ")], ["held", one.held],
-      ["order", one.override ? `${one.override.kind} by ${one.override.by}: ${one.override.reason}` : ""],
+      ["order", orderOf(one)],
     ]),
     h("h3", {}, `Why the weight is ${one.weight}`),
     h("p", {class: "quiet"}, why.why || one.why),
@@ -190,7 +207,7 @@ async function requests() {
     ["", "slow", "failed", "fell-back", "rejected", "sampled"].map((name) => h("option", {value: name, selected: name === filter.notable ? "" : null}, name || "all kept")));
   const rows = found.requests.map((one) => {
     const outcome = one.outcome || {};
-    return {key: one.id, open: () => openDetail(async () => explained((await call(`explain?request_id=${encodeURIComponent(one.id)}`)).explanation)), cells: [
+    return {key: one.id, open: () => openDetail("requests", one.id), cells: [
       clock(one.at_unix_s), one.id, one.notable, one.decision.pool, one.facts.model, one.facts.tenant, one.decision.rule,
       number(one.facts.prompt_tokens), number(one.decision.matched_tokens), one.decision.destinations[0] || "", outcome.endpoint || "",
       outcome.kind ? h("span", {class: outcome.kind === "ok" ? "ok" : "bad"}, outcome.kind) : "", seconds(outcome.ttft_s), seconds(outcome.e2e_s)]};
@@ -198,7 +215,8 @@ async function requests() {
   return [
     h("div", {class: "bar"}, h("label", {}, "Show ", choose), h("span", {class: "quiet"}, "No prompt text is kept."),
       found.unreachable.length ? h("span", {class: "warn"}, `${found.unreachable.join(", ")} did not answer`) : null),
-    table(["At", "Request", "Kept as", "Pool", "Model", "Tenant", "Rule", ">Prompt tokens", ">Matched", "Picked", "Served by", "Outcome", ">TTFT", ">Total"], rows),
+    table(["At", "Request", "Kept as", "Pool", "Model", "Tenant", "Rule", ">Prompt tokens", ">Matched", "Picked", "Served by", "Outcome", ">TTFT", ">Total"], rows,
+      "None is kept: kept are a sample and those that were slow, failed, fell back or were refused."),
   ];
 }
 
@@ -211,9 +229,9 @@ function explained(one) {
     h("h3", {}, "Read"),
     facts([
       ["api", read.api], ["path", read.path], ["model", read.model], ["class", read.service_class], ["tenant", read.tenant],
-      ["prompt", `${number(read.prompt_tokens)} tokens${read.tokens_exact ? "" : " (estimated)"}, ${number(read.prompt_bytes)} bytes, ${read.messages} messages`],
-      ["output", `${number(read.expected_output_tokens)} tokens expected, limit ${number(read.max_output_tokens)}`],
-      ["session", read.session_key && `${read.session_key} from ${read.session_source}`], ["prefix", read.prefix_key && `${read.prefix_blocks} blocks, last ${read.prefix_key}`],
+      ["prompt", `${number(read.prompt_tokens)} tokens${read.tokens_exact ? "" : " (estimated)"}, ${number(read.prompt_bytes)} bytes, ${count(read.messages, "message")}`],
+      ["output", `${number(read.expected_output_tokens)} tokens expected${read.max_output_tokens ? `, limit ${number(read.max_output_tokens)}` : ""}`],
+      ["session", read.session_key && `${read.session_key} from ${read.session_source}`], ["prefix", read.prefix_key && `${count(read.prefix_blocks, "block")}, last ${read.prefix_key}`],
       ["adapter", read.lora], ["tags", read.tags.join(", ")], ["problem", [read.problem, read.detail].filter(Boolean).join(": ")],
     ]),
     h("h3", {}, "Decided"),
@@ -263,7 +281,7 @@ function tryOne() {
 
 function eventTable(events) {
   return table(["At", "Kind", "Endpoint", "Before", "After", "Reason", "By"], events.map((one) => ({cells: [
-    clock(one.at_unix_s), one.kind, one.endpoint || one.pool, one.before, h("span", {class: one.after}, one.after), one.reason, one.by]})));
+    clock(one.at_unix_s), one.kind, one.endpoint || one.pool, one.before, h("span", {class: one.after}, one.after), one.reason, one.by]})), "nothing has happened yet");
 }
 
 async function events() {
@@ -276,17 +294,22 @@ async function peers() {
     client.node_id || client.peer, client.protocol, type.type, number(type.held), type.version_acked === type.version_sent ? h("span", {class: "ok"}, "in step") : h("span", {class: "warn"}, `behind ${seconds(type.lag_s)}`),
     number(type.nacks), type.rejected.join(", "), type.last_error]})));
   return [
-    h("h2", {}, "Envoys"), table(["Node", "Protocol", "Type", ">Held", "State", ">NACKs", "Rejected", "Its words"], types),
+    h("h2", {}, "Envoys"), table(["Node", "Protocol", "Type", ">Held", "State", ">NACKs", "Rejected", "Its words"], types, "no Envoy is connected"),
     h("h2", {}, "Processors"), table(["Processor", "Address", "Policy", ">Snapshots behind", ">Last report", ">Streams", ">Requests", ">CPU s", ">Loop lag", ">Memory", ">Index", ">In flight"],
       processors.processors.map((one) => ({cells: [one.name, one.address, one.policy_version, number(one.snapshots_behind), seconds(one.last_report_age_s), number(one.streams),
-        number(one.requests), number(one.cpu_seconds), seconds(one.loop_lag_s), mebibytes(one.rss_bytes), mebibytes(one.prefix_index_bytes), number(one.outstanding)]}))),
+        number(one.requests), number(one.cpu_seconds), seconds(one.loop_lag_s), size(one.rss_bytes), size(one.prefix_index_bytes), number(one.outstanding)]})),
+      "no processor: Envoy routes by its defaults and balances by weights"),
   ];
 }
 
 // Drawing.
 
 const VIEWS = {fleet, requests, try: tryOne, events, peers};
-const tab = () => (VIEWS[location.hash.slice(1)] ? location.hash.slice(1) : "fleet");
+const DETAILS = {fleet: endpoint, requests: async (id) => explained((await call(`explain?request_id=${encodeURIComponent(id)}`)).explanation)};
+function tab() {
+  const [name] = location.hash.slice(1).split("/");
+  return VIEWS[name] ? name : "fleet";
+}
 let drawing = 0;
 let drawn = "";
 
@@ -335,8 +358,9 @@ async function draw() {
   }
 }
 
-window.addEventListener("hashchange", () => { close(); draw(); });
-document.addEventListener("keydown", (event) => event.key === "Escape" && close());
+window.addEventListener("hashchange", () => { follow(); draw(); });
+document.addEventListener("keydown", (event) => event.key === "Escape" && opened && close());
 document.addEventListener("visibilitychange", () => document.hidden || draw());
 setInterval(() => document.hidden || document.activeElement instanceof HTMLSelectElement || draw(), 1000);
+follow();
 draw();
