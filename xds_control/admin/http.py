@@ -15,8 +15,8 @@ MAX_BODY_BYTES = 16 << 20
 IDLE_S: Final = 75.0
 """How long a connection may be without a whole request: also the first one, also one that comes byte by byte."""
 MAX_CONNECTIONS: Final = 512
-"""Connections to one address at once; a further one is closed at once. Each has a file descriptor that the process
-needs for its own work."""
+"""Connections to one address at once; for a further one the oldest idle one is closed. Each has a file descriptor that
+the process needs for its own work."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -35,7 +35,8 @@ class HttpEdge:
         self._ready = ready
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self.app = web.Application(client_max_size=MAX_BODY_BYTES)
+        self._busy: set[Any] = set()
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note])
         self.app.router.add_get("/metrics", self._get_metrics)
         self.app.router.add_get("/healthz", self._get_healthz)
         self.app.router.add_get("/readyz", self._get_readyz)
@@ -48,7 +49,13 @@ class HttpEdge:
         assert server is not None
 
         def accept() -> asyncio.Protocol:
-            return server() if len(server.connections) < MAX_CONNECTIONS else _Closed()
+            held = [one for one in server.connections if one.transport and not one.transport.is_closing()]
+            if len(held) >= MAX_CONNECTIONS:
+                idle = next((one for one in held if one not in self._busy), None)
+                if idle is None:
+                    return _Closed()
+                idle.force_close()
+            return server()
 
         self._server = await asyncio.get_running_loop().create_server(
             accept, host, port, backlog=128, reuse_address=True
@@ -60,6 +67,16 @@ class HttpEdge:
             self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _note(self, request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+        """Notes which connections are at work."""
+        self._busy.add(request.protocol)
+        try:
+            answer: web.StreamResponse = await handler(request)
+            return answer
+        finally:
+            self._busy.discard(request.protocol)
 
     async def _get_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics(), headers={"content-type": METRICS_TYPE})

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
 
 from xds_control.admin import http
 from xds_control.admin.http import HttpEdge
@@ -24,20 +25,49 @@ async def port(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> AsyncIt
     await edge.stop()
 
 
-async def test_connections_are_bounded_and_idle_ones_closed(port: int) -> None:
+async def test_silent_connections_keep_nobody_out_and_are_closed(port: int) -> None:
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
     for _reader, writer in held[:10]:
         writer.write(GET[:20])  # half a request, and no more
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    assert await reader.read() == b""
-    writer.close()
-    for slow, _writer in held:
-        assert await slow.read() == b""  # nobody waits for them
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(GET)
-    assert (await reader.readline()).split()[1] == b"200"
-    for _reader, one in (*held, (reader, writer)):
-        one.close()
+    for number in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        assert (await reader.readline()).split()[1] == b"200"
+        assert await held[number][0].read() == b""  # the oldest made room
+        writer.close()
+    for slow, writer in held:
+        assert await slow.read() == b""  # nobody waits for them for ever
+        writer.close()
+
+
+async def test_connections_at_work_are_not_closed_for_others(
+    monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    let, entered = asyncio.Event(), asyncio.Semaphore(0)
+    edge = HttpEdge(lambda: b"", lambda: (True, {}))
+
+    async def slow(_: web.Request) -> web.Response:
+        entered.release()
+        await let.wait()
+        return web.Response()
+
+    edge.app.router.add_get("/slow", slow)
+    await edge.start("127.0.0.1", unused_tcp_port)
+    try:
+        held = [await asyncio.open_connection("127.0.0.1", unused_tcp_port) for _ in range(3)]
+        for _reader, writer in held:
+            writer.write(GET.replace(b"healthz", b"slow"))
+            await entered.acquire()
+        reader, one_more = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+        assert await reader.read() == b""
+        let.set()
+        for reader, writer in held:
+            assert (await reader.readline()).split()[1] == b"200"
+            writer.close()
+        one_more.close()
+    finally:
+        await edge.stop()
 
 
 async def test_a_request_that_comes_byte_by_byte_is_not_waited_for(port: int) -> None:
