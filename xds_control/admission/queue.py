@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
+
+_LEFT: Final = 64  # deadlines of those who left that are not worth an effort
 
 
 class Outcome(enum.Enum):
@@ -56,24 +59,25 @@ class Waiting:
 class _Level:
     """Those of one priority in one pool: tenants in turn, each in the order of arrival."""
 
-    tenants: OrderedDict[str, deque[Waiting]] = field(default_factory=OrderedDict)
+    tenants: OrderedDict[str, OrderedDict[Waiting, None]] = field(default_factory=OrderedDict)
 
     def put(self, one: Waiting) -> None:
-        self.tenants.setdefault(one.tenant, deque()).append(one)
+        self.tenants.setdefault(one.tenant, OrderedDict())[one] = None
 
     def first(self) -> Waiting:
         """The next one: the first of the tenant whose turn it is, which is then another's."""
         tenant, line = next(iter(self.tenants.items()))
         self.tenants.move_to_end(tenant)
-        return line[0]
+        return next(iter(line))
 
     def newest(self) -> Waiting:
         """The last that came, of the tenant that has most waiting."""
-        return max(self.tenants.values(), key=len)[-1]
+        longest = max(self.tenants.values(), key=lambda line: len(line))
+        return next(reversed(longest))
 
     def remove(self, one: Waiting) -> None:
         line = self.tenants[one.tenant]
-        line.remove(one)
+        del line[one]
         if not line:
             del self.tenants[one.tenant]
 
@@ -85,37 +89,40 @@ class Queue:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._waiting: dict[Waiting, None] = {}
-        self._levels: dict[str, dict[int, _Level]] = {}
+        self._waiting: Counter[str] = Counter()  # by pool
+        self._all = 0
+        self._levels: dict[str, dict[int, _Level]] = {}  # neither pools nor levels are empty
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._numbers = count()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._all
 
     def waiting(self, pool: str) -> int:
         """How many wait for a pool."""
-        return sum(one.pool == pool for one in self._waiting)
+        return self._waiting[pool]
 
     @property
     def pools(self) -> list[str]:
         """Pools for which somebody waits."""
-        return list(dict.fromkeys(one.pool for one in self._waiting))
+        return list(self._levels)
 
     def ahead(self, pool: str, priority: int) -> bool:
         """Whether somebody waits for the pool whom a new request of this priority may not overtake."""
-        return any(one.pool == pool and one.priority >= priority for one in self._waiting)
+        levels = self._levels.get(pool)
+        return levels is not None and max(levels) >= priority
 
     def offer(self, one: Waiting, now: float) -> Outcome | None:
         """Puts a request in line: None, or why not. Lower priorities give way, the newest first."""
         if one.until <= now or one.size > self.max_bytes or not self.max_requests:
             return Outcome.FULL
-        while len(self._waiting) >= self.max_requests or self.bytes + one.size > self.max_bytes:
+        while self._all >= self.max_requests or self.bytes + one.size > self.max_bytes:
             victim = self._lowest(one.priority)
             if victim is None:
                 return Outcome.FULL
             self._end(victim, Outcome.EVICTED)
-        self._waiting[one] = None
+        self._waiting[one.pool] += 1
+        self._all += 1
         self.bytes += one.size
         self._levels.setdefault(one.pool, {}).setdefault(one.priority, _Level()).put(one)
         heapq.heappush(self._deadlines, (one.until, next(self._numbers), one))
@@ -124,8 +131,7 @@ class Queue:
     def release(self, pool: str, room: int) -> list[Waiting]:
         """Lets up to `room` requests of a pool in, the most important first; those."""
         found: list[Waiting] = []
-        levels = self._levels.get(pool)
-        while levels and len(found) < room:
+        while (levels := self._levels.get(pool)) is not None and len(found) < room:
             one = levels[max(levels)].first()
             self._end(one, Outcome.ADMITTED)
             found.append(one)
@@ -133,9 +139,10 @@ class Queue:
 
     def leave(self, one: Waiting) -> None:
         """A client went away."""
-        if one in self._waiting:
+        if one.outcome is None:
             self._forget(one)
             one.outcome = Outcome.STOPPED
+            self._tidy()
 
     def expire(self, now: float) -> float | None:
         """Refuses those whose time is over; when the next one's is, None when nobody waits."""
@@ -148,11 +155,12 @@ class Queue:
 
     def stop(self) -> None:
         """Refuses everybody."""
-        for one in list(self._waiting):
-            self._end(one, Outcome.STOPPED)
+        for _, _, one in sorted(self._deadlines):
+            if one.outcome is None:
+                self._end(one, Outcome.STOPPED)
 
     def _lowest(self, below: int) -> Waiting | None:
-        lowest = min((one.priority for one in self._waiting), default=below)
+        lowest = min((min(levels) for levels in self._levels.values()), default=below)
         if lowest >= below:
             return None
         found = [levels[lowest].newest() for levels in self._levels.values() if lowest in levels]
@@ -163,12 +171,22 @@ class Queue:
         one.end(outcome)
 
     def _forget(self, one: Waiting) -> None:
-        del self._waiting[one]
+        self._waiting[one.pool] -= 1
+        self._all -= 1
         self.bytes -= one.size
         levels = self._levels[one.pool]
         level = levels[one.priority]
         level.remove(one)
         if not level.tenants:
             del levels[one.priority]
-        if not self._waiting:
+        if not levels:
+            del self._levels[one.pool]
+            del self._waiting[one.pool]
+        if not self._all:
             self._deadlines.clear()
+
+    def _tidy(self) -> None:
+        """Clients that go away leave no more behind than there are others who wait."""
+        if len(self._deadlines) > 2 * self._all + _LEFT:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
+            heapq.heapify(self._deadlines)

@@ -97,6 +97,20 @@ def test_a_newcomer_overtakes_only_the_less_important() -> None:
     assert not queue.ahead("q", 0)
 
 
+def test_those_who_left_leave_nothing_behind() -> None:
+    queue = Queue(10_000, 1_000_000)
+    stays = one(until=1000.0)
+    queue.offer(stays, 0.0)
+    for number in range(2_000):
+        gone = one(tenant=f"t{number % 7}", pool=f"p{number % 3}", until=900.0)
+        queue.offer(gone, 0.0)
+        queue.leave(gone)
+        assert len(queue._deadlines) <= 70
+    assert queue.pools == ["p"]
+    assert (len(queue), queue.bytes, queue.waiting("p"), queue.waiting("p1")) == (1, 10, 1, 0)
+    assert queue.expire(950.0) == 1000.0
+
+
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("offer"), st.integers(0, 3), st.sampled_from("abc"), st.integers(1, 40), st.integers(1, 9)),
