@@ -172,7 +172,7 @@ class LocalBackend:
         return self._control.shadow.get()
 
     async def set_shadow(self, request: pb.SetShadowRequest, who: str) -> pb.GetShadowResponse:
-        return self._control.shadow.set(request, who)
+        return await self._control.shadow.set(request, who)
 
     async def clear_shadow(self, request: pb.ClearShadowRequest, who: str) -> pb.GetShadowResponse:
         return self._control.shadow.clear(request, who)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from xds_control.admin.core import ControlCore
 from xds_control.fleet.override import Override
 from xds_control.observe.logs import logger
-from xds_control.policy.store import AuditRecord, Store
+from xds_control.policy.store import AuditRecord, Store, StoreError
+
+RETRY_S: Final = 30.0
+"""Pause after the store could not be written: it may wait for seconds itself."""
 
 
 class Orders:
@@ -15,6 +20,7 @@ class Orders:
         self._core = core
         self._store = store
         self._kept: set[str] = set()
+        self._again_at = 0.0
         self._log = logger("orders")
 
     def put(self, address: str, order: Override | None, who: str, reason: str, now: float, wall: float) -> str:
@@ -54,8 +60,16 @@ class Orders:
         self.drop_lapsed(wall)
 
     def drop_lapsed(self, wall: float) -> None:
-        """Takes orders out of the store that ended by time."""
+        """Takes orders out of the store that ended by time. One that cannot be taken out is tried again: it is over
+        all the same, now and after a restart."""
+        if wall < self._again_at <= wall + RETRY_S:
+            return
         for address in self._kept - self._core.lifecycle.overrides().keys():
             act = AuditRecord(wall, "xds-control", "lapse", address, "its time is over")
-            self._store.put_order(address, None, act)
+            try:
+                self._store.put_order(address, None, act)
+            except StoreError as error:
+                self._again_at = wall + RETRY_S
+                self._log.error("lapse-not-kept", endpoint=address, error=str(error), again_in_s=RETRY_S)
+                return
             self._kept.discard(address)

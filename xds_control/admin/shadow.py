@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -156,14 +157,15 @@ class Shadow:
         """Version of the shadow policy, "" when there is none."""
         return "" if self._weights is None else self._weights.loaded.version
 
-    def set(self, request: pb.SetShadowRequest, who: str) -> pb.GetShadowResponse:
+    async def set(self, request: pb.SetShadowRequest, who: str) -> pb.GetShadowResponse:
         """Another shadow policy; what is wrong with it is in the answer's problems, and then nothing changes."""
         if len(request.reason) > MAX_REASON:
             raise BadRequest(f"the reason is longer than {MAX_REASON} characters")
         if not request.files or len(request.files) > MAX_FILES:
             raise BadRequest(f"give 1 to {MAX_FILES} files")
         try:
-            loaded = load_files([(one.name or "<policy>", one.text) for one in request.files], CHECKS)
+            files = [(one.name or "<policy>", one.text) for one in request.files]
+            loaded = await asyncio.to_thread(load_files, files, CHECKS)  # ticks go on meanwhile
         except PolicyError as error:
             return pb.GetShadowResponse(problems=map(problem_message, error.problems))
         record = PolicyRecord(loaded.version, self._wall(), who, request.reason, "shadow", loaded.files, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,34 @@ def test_orders_that_lapsed_are_dropped_and_said_so(tmp_path: Path) -> None:
     late = core()
     Orders(late, store).restore(0.0, 2000.0)
     assert late.lifecycle.overrides() == {}
+    assert store.orders() == {}
+
+
+def test_a_lapse_that_cannot_be_kept_is_tried_again_and_stops_no_tick(tmp_path: Path) -> None:
+    class Full(SqliteStore):
+        full, tries = False, 0
+
+        def put_order(self, *arguments: Any) -> None:
+            self.tries += 1
+            if self.full:
+                raise StoreError("no space is left")
+            super().put_order(*arguments)
+
+    store = Full(tmp_path / "s.db")
+    made = core()
+    orders = Orders(made, store)
+    orders.put(A, Override("drain", until=10.0), "ann", "", 0.0, 1000.0)
+    made.tick(11.0)
+    store.full = True
+    for wall in range(1011, 1030):
+        orders.drop_lapsed(float(wall))
+    assert store.tries == 2  # waiting for a store may take seconds each time
+    assert made.lifecycle.overrides() == {}
+    late = core()
+    Orders(late, store).restore(0.0, 2000.0)
+    assert late.lifecycle.overrides() == {}
+    store.full = False
+    orders.drop_lapsed(500.0)  # a clock that was set back holds nothing up
     assert store.orders() == {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,10 +33,14 @@ def request(text: str) -> pb.SetShadowRequest:
     return pb.SetShadowRequest(files=[pb.PolicyFile(name="s.yaml", text=text)], reason="trial")
 
 
+def put(made: Shadow, asked: pb.SetShadowRequest, who: str) -> pb.GetShadowResponse:
+    return asyncio.run(made.set(asked, who))
+
+
 def test_its_weights_stand_beside_the_live_ones() -> None:
     control, made = shadow()
     before = control.core.snapshot
-    answer = made.set(request(HEAVY), "eve")
+    answer = put(made, request(HEAVY), "eve")
     assert (answer.info.by, answer.info.source, made.version) == ("eve", "shadow", answer.info.version)
     shares = {one.endpoint: (one.share_before, one.share) for one in answer.weights}
     assert shares["10.0.0.1:80"][1] < shares["10.0.0.2:80"][1]
@@ -48,24 +53,24 @@ def test_its_weights_stand_beside_the_live_ones() -> None:
 
 def test_an_endpoint_that_only_it_has_is_shown() -> None:
     _control, made = shadow()
-    weights = {one.endpoint: one for one in made.set(request(THIRD), "eve").weights}
+    weights = {one.endpoint: one for one in put(made, request(THIRD), "eve").weights}
     assert not weights["10.0.0.3:80"].HasField("weight_before")
 
 
 def test_problems_change_nothing() -> None:
     _control, made = shadow()
-    made.set(request(HEAVY), "eve")
+    put(made, request(HEAVY), "eve")
     version = made.version
-    answer = made.set(request(BASE + "nope: 1\n"), "eve")
+    answer = put(made, request(BASE + "nope: 1\n"), "eve")
     assert answer.problems[0].path == "nope"
     assert made.version == version
     with pytest.raises(BadRequest):
-        made.set(pb.SetShadowRequest(), "eve")
+        put(made, pb.SetShadowRequest(), "eve")
 
 
 def test_a_fault_of_the_trial_reaches_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     _control, made = shadow()
-    made.set(request(HEAVY), "eve")
+    put(made, request(HEAVY), "eve")
 
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
@@ -81,7 +86,7 @@ def test_processors_hear_of_it_and_answer() -> None:
     hub.publish(control.core.snapshot)
     key = hub.watch("p0", "127.0.0.1:1", "0", 0.0)
     hub.next_message(key, 0.0)
-    version = made.set(request(HEAVY), "eve").info.version
+    version = put(made, request(HEAVY), "eve").info.version
     told = fleet_pb2.WatchResponse.FromString(hub.next_message(key, 0.0) or b"")
     assert told.shadow.version == version
     assert hub.next_message(key, 0.0) is None
@@ -112,7 +117,7 @@ def after_a_restart(control: Any) -> tuple[Any, Shadow]:
 
 def test_it_goes_on_after_a_restart_until_it_is_cleared() -> None:
     control, made = shadow()
-    set_ = made.set(request(HEAVY), "eve")
+    set_ = put(made, request(HEAVY), "eve")
     again, restored = after_a_restart(control)
     answer = restored.get()
     assert answer.info == set_.info
@@ -130,7 +135,7 @@ def test_it_goes_on_after_a_restart_until_it_is_cleared() -> None:
 def test_one_that_is_no_good_any_more_says_so_and_can_be_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     control, made = shadow()
     monkeypatch.setenv("SHADOW_URL", "http://127.0.0.1:4318/")
-    made.set(request(HEAVY + 'tracing: {endpoint: "${env:SHADOW_URL}"}\n'), "eve")
+    put(made, request(HEAVY + 'tracing: {endpoint: "${env:SHADOW_URL}"}\n'), "eve")
     monkeypatch.delenv("SHADOW_URL")
     _again, restored = after_a_restart(control)
     answer = restored.get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +149,74 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
     assert store.policies(9) == []
     store.add_policy(record("v"), ACT)
     assert len(store.policies(9)) == 1
+
+
+CALLS: list[tuple[Any, ...]] = [
+    ("active_policy",), ("policies", 100), ("file_mark",), ("orders",), ("shadow",), ("audit", 100),
+    ("add_audit", ACT), ("add_policy", record("z"), ACT),
+]  # fmt: skip
+
+
+def test_a_damaged_file_is_an_error_of_the_store_and_nothing_else(tmp_path: Path) -> None:
+    good = SqliteStore(tmp_path / "good.db")
+    for number in range(20):
+        good.add_policy(record(f"v{number}"), ACT)
+    good.put_order("e:1", {"kind": "drain"}, None)
+    good.put_shadow(record("s"), ACT)
+    good.close()
+    whole = (tmp_path / "good.db").read_bytes()
+    rng = random.Random(5)
+    told: list[tuple[str, str]] = []
+    for number in range(400):
+        data = bytearray(whole)
+        if number % 3 == 0:
+            for _ in range(rng.choice([1, 5, 50])):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        elif number % 3 == 1:
+            at = rng.randrange(len(data))
+            data[at : at + 4096] = rng.randbytes(len(data[at : at + 4096]))
+        else:
+            del data[rng.randrange(len(data)) :]
+        path = tmp_path / f"{number}.db"
+        path.write_bytes(data)
+        try:
+            with contextlib.closing(SqliteStore(path)) as store:
+                for name, *arguments in CALLS:
+                    try:
+                        getattr(store, name)(*arguments)
+                    except StoreError as error:
+                        told.append((path.name, str(error)))
+        except StoreError as error:
+            told.append((path.name, str(error)))
+    assert len(told) > 50
+    assert [words for name, words in told if name not in words] == []
+
+
+def test_values_of_other_types_are_no_policy(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "s.db")
+    store.add_policy(record("v"), ACT)
+    for statement in (
+        "UPDATE policies SET at = 'noon'",
+        "UPDATE policies SET files = '{}'",
+        "UPDATE audit SET by = X'ff'",
+    ):
+        with sqlite3.connect(tmp_path / "s.db") as db:
+            db.execute(statement)
+        with pytest.raises(StoreError, match=r"s\.db cannot be read"):
+            store.audit(1) if "audit" in statement else store.active_policy()
+
+
+def test_an_opened_store_is_not_written_without_need(tmp_path: Path) -> None:
+    first = SqliteStore(tmp_path / "s.db")
+    first.set_file_mark("m")
+    first.close()
+    with sqlite3.connect(tmp_path / "s.db") as db:
+        before = db.execute("PRAGMA data_version").fetchone()
+        again = SqliteStore(tmp_path / "s.db")
+        again.set_file_mark("m")
+        assert db.execute("PRAGMA data_version").fetchone() == before
+        again.set_file_mark("n")
+        assert db.execute("PRAGMA data_version").fetchone() != before
 
 
 WRITER = textwrap.dedent(

@@ -42,6 +42,9 @@ CREATE INDEX IF NOT EXISTS audit_by_target ON audit (target, number);
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _POLICY: Final = "number, version, at, by, reason, source, files, effective, rolled_back_to"
+_DAMAGE: Final = (sqlite3.Error, OSError, ValueError, TypeError, OverflowError, msgspec.DecodeError)
+"""What comes of a file that is not as we wrote it: also text that is no UTF-8, numbers where text was, no JSON."""
+_Files = tuple[tuple[str, str], ...]
 _AUDIT: Final = "at, by, action, target, detail, reason"
 
 
@@ -66,8 +69,9 @@ class SqliteStore:
                 raise StoreError(f"{path} was written by a newer version of xds-control")
             # executescript commits by itself; each statement may be repeated after a crash
             self._db.executescript(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        except (sqlite3.Error, OSError) as error:
+            if found != SCHEMA_VERSION:  # nothing is written at a start that need not be: the disk may be full
+                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        except _DAMAGE as error:
             raise StoreError(f"the store {path} cannot be used: {error}") from error
 
     def add_policy(self, record: PolicyRecord, audit: AuditRecord, file_mark: str = "") -> PolicyRecord:
@@ -98,10 +102,12 @@ class SqliteStore:
         return next(iter(self._policies("WHERE version = ? ORDER BY number DESC LIMIT 1", version)), None)
 
     def file_mark(self) -> str:
-        rows = self._read("SELECT value FROM marks WHERE name = 'file'")
-        return str(rows[0][0]) if rows else ""
+        rows = self._read("SELECT value FROM marks WHERE name = 'file'", tuple[str])
+        return rows[0][0] if rows else ""
 
     def set_file_mark(self, mark: str) -> None:
+        if self.file_mark() == mark:
+            return
         with self._change() as db:
             _write_mark(db, mark)
 
@@ -118,11 +124,8 @@ class SqliteStore:
                 _write_audit(db, audit)
 
     def orders(self) -> Mapping[str, Mapping[str, Any]]:
-        rows = self._read("SELECT address, record FROM orders ORDER BY address")
-        try:
-            return {str(address): msgspec.json.decode(record, type=dict[str, Any]) for address, record in rows}
-        except msgspec.DecodeError as error:
-            raise StoreError(f"the store {self.path} holds an order that cannot be read: {error}") from error
+        rows = self._read("SELECT address, record FROM orders ORDER BY address", tuple[str, bytes])
+        return {address: self._json(record, dict[str, Any]) for address, record in rows}
 
     def put_shadow(self, record: PolicyRecord | None, audit: AuditRecord) -> None:
         with self._change() as db:
@@ -135,9 +138,9 @@ class SqliteStore:
             _write_audit(db, audit)
 
     def shadow(self) -> PolicyRecord | None:
-        for version, at, by, reason, files in self._read("SELECT version, at, by, reason, files FROM shadow"):
-            known = msgspec.json.decode(files, type=tuple[tuple[str, str], ...])
-            return PolicyRecord(version, at, by, reason, "shadow", known, b"")
+        rows = self._read("SELECT version, at, by, reason, files FROM shadow", tuple[str, float, str, str, bytes])
+        for version, at, by, reason, files in rows:
+            return PolicyRecord(version, at, by, reason, "shadow", self._json(files, _Files), b"")
         return None
 
     def add_audit(self, record: AuditRecord) -> None:
@@ -145,13 +148,14 @@ class SqliteStore:
             _write_audit(db, record)
 
     def audit(self, limit: int, target: str = "") -> Sequence[AuditRecord]:
+        row = tuple[float, str, str, str, str, str]
         if target:
             rows = self._read(
-                f"SELECT {_AUDIT} FROM audit WHERE target = ? ORDER BY number DESC LIMIT ?", target, limit
+                f"SELECT {_AUDIT} FROM audit WHERE target = ? ORDER BY number DESC LIMIT ?", row, target, limit
             )
         else:
-            rows = self._read(f"SELECT {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?", limit)
-        return [AuditRecord(*row) for row in rows]
+            rows = self._read(f"SELECT {_AUDIT} FROM audit ORDER BY number DESC LIMIT ?", row, limit)
+        return [AuditRecord(*one) for one in rows]
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):  # nothing is unwritten
@@ -159,18 +163,26 @@ class SqliteStore:
 
     def _policies(self, rest: str, *values: Any) -> list[PolicyRecord]:
         found = []
-        for row in self._read(f"SELECT {_POLICY} FROM policies {rest}", *values):
-            number, version, at, by, reason, source, files, effective, rolled_back_to = row
-            known = msgspec.json.decode(files, type=tuple[tuple[str, str], ...])
-            found.append(
-                PolicyRecord(version, at, by, reason, source, known, bytes(effective), rolled_back_to, int(number))
-            )
+        row = tuple[int, str, float, str, str, str, bytes, bytes, str]
+        for number, version, at, by, reason, source, files, effective, rolled_back_to in self._read(
+            f"SELECT {_POLICY} FROM policies {rest}", row, *values
+        ):
+            known = self._json(files, _Files)
+            found.append(PolicyRecord(version, at, by, reason, source, known, effective, rolled_back_to, number))
         return found
 
-    def _read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _read(self, statement: str, row: Any, *values: Any) -> list[Any]:
+        """The rows. row: type of each."""
         try:
-            return self._db.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
+            found: list[Any] = msgspec.convert(self._db.execute(statement, values).fetchall(), list[row])
+            return found
+        except _DAMAGE as error:
+            raise StoreError(f"the store {self.path} cannot be read: {error}") from error
+
+    def _json(self, data: bytes, kind: Any) -> Any:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except _DAMAGE as error:
             raise StoreError(f"the store {self.path} cannot be read: {error}") from error
 
     @contextlib.contextmanager
@@ -185,7 +197,7 @@ class SqliteStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             raise StoreError(f"the store {self.path} cannot be written: {error}") from error
 
 
@@ -234,8 +246,6 @@ def _locked(store: Path) -> int:
         raise StoreError(f"the store {store} cannot be used: {name}: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
     except OSError as error:
         holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
         os.close(lock)
@@ -245,6 +255,9 @@ def _locked(store: Path) -> int:
             f"the store {store} is in use by another control process (pid {holder}): stop that one, or give this one a "
             "store of its own (control.store, --run-dir)"
         ) from None
+    with contextlib.suppress(OSError):  # the lock is what counts; a full disk only has it say less
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock
 
 
