@@ -13,7 +13,7 @@ from xds_control.policy.load import SUFFIXES, Files, read_files
 
 POLL_S = 0.5
 
-Seen = tuple[tuple[str, int, int, int], ...]
+Seen = tuple[tuple[str, int, int, int, int], ...]
 Push = Callable[[Files, str], Awaitable[str]]
 """(files, mark) → why it was refused, "" when it is in force."""
 
@@ -52,7 +52,7 @@ class PolicyFile:
             return
         self._seen, self._pending = seen, None
         try:
-            files = read_files(self._path)
+            files = read_files(self._path, regular=True)
         except PolicyError as error:
             self._say("; ".join(str(one) for one in error.problems))
             return
@@ -88,11 +88,11 @@ def _look(path: Path) -> Seen:
         paths = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES) if path.is_dir() else [path]
     except OSError:
         return ()
-    found: list[tuple[str, int, int, int]] = []
+    found: list[tuple[str, int, int, int, int]] = []
     for one in paths:
         try:
             stat = one.stat()
         except OSError:
             continue
-        found.append((str(one), stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        found.append((str(one), stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino))  # also new rights
     return tuple(found)

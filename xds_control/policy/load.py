@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -11,7 +13,7 @@ from typing import Any
 import msgspec
 
 from xds_control.errors import Place, PolicyError, Problem
-from xds_control.policy.document import Document, Path, path_text, read_document
+from xds_control.policy.document import MAX_BYTES, Document, Path, path_text, read_document
 from xds_control.policy.merge import merge
 from xds_control.policy.schema import Policy, cross_check
 from xds_control.policy.secrets import Lookup, expand, has_reference, hidden, look_up, with_references
@@ -24,6 +26,7 @@ Files = Sequence[tuple[str, str]]
 """(name, YAML text) of each file."""
 
 SUFFIXES = (".yaml", ".yml")
+MAX_FILES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +76,31 @@ def load_files(files: Files, checks: Sequence[Check] = (), lookup: Lookup = look
     return Loaded(policy, tuple(files), references, policy_version(policy))
 
 
-def read_files(path: FilePath) -> list[tuple[str, str]]:
-    """The policy file at `path`, or the YAML files of a folder in the order of their names. Raises PolicyError."""
+def read_files(path: FilePath, *, regular: bool = False) -> list[tuple[str, str]]:
+    """The policy file at `path`, or the YAML files of a folder in the order of their names. Raises PolicyError.
+
+    regular: nothing but files; reading a pipe could take for ever.
+    """
     try:
         paths = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES) if path.is_dir() else [path]
     except OSError as error:
         raise PolicyError([Problem(Place(str(path)), f"cannot be read: {error.strerror}")]) from None
     if not paths:
         raise PolicyError([Problem(Place(str(path)), f"the folder has no file that ends in {' or '.join(SUFFIXES)}")])
+    if len(paths) > MAX_FILES:
+        raise PolicyError([Problem(Place(str(path)), f"the folder has {len(paths)} files; {MAX_FILES} may be")])
     found: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for one in paths:
+        data = b""
         try:
-            data = one.read_bytes()
+            if regular and not stat.S_ISREG(one.stat().st_mode) and not one.is_dir():
+                raise OSError(errno.EINVAL, "is not a regular file")
+            with one.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                problems.append(Problem(Place(str(one)), f"larger than {MAX_BYTES} bytes"))
+                continue
             found.append((str(one), data.decode("utf-8-sig")))
         except OSError as error:
             problems.append(Problem(Place(str(one)), f"cannot be read: {error.strerror}"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -302,3 +304,66 @@ def test_routes_are_told_in_sentences() -> None:
         "rule c is added",
         "the order of the rules changes",
     ]
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_fifo, "is not a regular file"),
+        (_huge, "larger than 8388608 bytes"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (lambda path: path.symlink_to(path.parent / "nowhere"), "cannot be read"),
+        (lambda path: path.symlink_to(path), "cannot be read"),
+        (lambda path: path.mkdir(), "has no file that ends in"),
+        (lambda path: path.write_bytes(b"\x7fELF\xff\x00" * 1000), "is not UTF-8"),
+    ],
+)
+async def test_whatever_takes_the_place_of_the_watched_file_is_told_and_the_next_file_taken(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(BASE)
+    pushed: list[Files] = []
+
+    async def push(files: Files, mark: str) -> str:
+        pushed.append(files)
+        return ""
+
+    watched = PolicyFile(path, mark_of([("", BASE)]), push)
+    path.unlink()
+    make(path)
+    for _ in range(3):
+        await watched.look()
+    assert words in watched.problem
+    assert pushed == []
+    (path.rmdir if path.is_dir() and not path.is_symlink() else path.unlink)()
+    path.write_text(THIRD)
+    for _ in range(3):
+        await watched.look()
+    assert watched.problem == ""
+    assert pushed == [[(str(path), THIRD)]]
+
+
+async def test_a_file_whose_contents_stay_and_whose_times_move_is_not_pushed(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(BASE)
+    pushed: list[Files] = []
+
+    async def push(files: Files, mark: str) -> str:
+        pushed.append(files)
+        return ""
+
+    watched = PolicyFile(path, mark_of([("", BASE)]), push)
+    path.chmod(0o600)
+    for _ in range(3):
+        await watched.look()
+    assert pushed == []
