@@ -124,11 +124,13 @@ def _checked(
     if policy is not None:
         for path, message in cross_check(policy):
             document.complain(path, message)
+        told = {problem.place.path for problem in document.problems}  # one problem a place is enough to begin with
         for further in checks:
             try:
                 further(policy)
             except PolicyError as error:
-                document.problems += [_placed(problem, document) for problem in error.problems]
+                found = [_placed(problem, document) for problem in error.problems]
+                document.problems += [problem for problem in found if problem.place.path not in told]
     if document.problems or policy is None:
         raise PolicyError(_in_order([hidden(problem, secrets) for problem in document.problems]))
     # one form for equal content (2 and 2.0), so that equal policies have equal versions everywhere

@@ -366,7 +366,7 @@ class ProfileChoice(Section, frozen=True):
 
     profile: Annotated[str, meta("name of the profile", min_length=1)]
     model: Annotated[str, meta("model name, `*` and `?` as wildcards; empty = any", example="llama-*")] = ""
-    service_class: Annotated[str, meta("service class; empty = any", example="batch")] = msgspec.field(
+    service_class: Annotated[str, meta("service class, one of `classes`; empty = any", example="low")] = msgspec.field(
         default="", name="class"
     )
     pool: Annotated[str, meta("pool; empty = any")] = ""

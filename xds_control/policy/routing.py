@@ -142,9 +142,9 @@ class Rule(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     model: Annotated[str, meta("model name written into the body; empty leaves it alone")] = ""
-    service_class: Annotated[str, meta("service class of the request; empty leaves it alone", example="batch")] = (
-        msgspec.field(default="", name="class")
-    )
+    service_class: Annotated[
+        str, meta("service class of the request, one of `classes`; empty leaves it alone", example="low")
+    ] = msgspec.field(default="", name="class")
     tenant: Annotated[str, meta("tenant of the request; empty leaves it alone")] = ""
     profile: Annotated[str, meta("picker profile; empty means the pool's", example="low-latency")] = ""
     headers: Annotated[

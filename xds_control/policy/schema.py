@@ -70,6 +70,7 @@ def cross_check(policy: Policy) -> Iterator[tuple[Path, str]]:
     """(YAML path, sentence) of everything that is wrong between sections."""
     yield from _pools(policy)
     yield from _pool_names(policy)
+    yield from _class_names(policy)
     if policy.admission.enabled and not policy.picker.limits.max_concurrency:
         yield ("admission", "enabled"), "admission needs picker.limits.max_concurrency: without it there is always room"
     if policy.processors.shared and policy.ext_proc.transport != "native":
@@ -119,6 +120,17 @@ def _pool_names(policy: Policy) -> Iterator[tuple[Path, str]]:
                 yield (*where, "fallback", number, "pool"), _no_pool(target.pool, known)
         if route.mirror is not None and route.mirror.pool not in known:
             yield (*where, "mirror", "pool"), _no_pool(route.mirror.pool, known)
+
+
+def _class_names(policy: Policy) -> Iterator[tuple[Path, str]]:
+    known = list(policy.classes.by_name())
+    named: list[tuple[Path, str]] = [
+        (("routing", "rules", index, "class"), rule.service_class) for index, rule in enumerate(policy.routing.rules)
+    ]
+    named += [(("picker", "use", index, "class"), use.service_class) for index, use in enumerate(policy.picker.use)]
+    for path, name in named:
+        if name and name not in known:
+            yield path, f"there is no class {name!r}; classes are {', '.join(known)}{nearest(name, known)}"
 
 
 def _no_pool(name: str, known: set[str]) -> str:

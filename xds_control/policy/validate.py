@@ -19,6 +19,16 @@ from xds_control.policy.document import Document, Path
 T = TypeVar("T", bound=Section)
 
 _AT = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
+_CALLED = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "nothing",
+}
 _INDEX = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)|\[('[^']*'|\"[^\"]*\")\]")
 
 
@@ -76,13 +86,15 @@ def _section(document: Document, value: Any, section: type[T], path: Path) -> T 
     before = len(document.problems)
     hints, fields = _shape(section)
     _read_exponents(document, value, section, path)
+    meant: list[str] = []
     for key in value:
         if key not in fields:
             document.complain((*path, key), _unknown(key, list(fields)), key=True)
+            meant += difflib.get_close_matches(key, list(fields), n=1, cutoff=0.6)
     for name, info in fields.items():
         here = (*path, name)
         if name not in value:
-            if info.required:
+            if info.required and name not in meant:
                 document.complain(path, f"`{name}` is missing")
             continue
         _value(document, value[name], hints[info.name], here)
@@ -92,7 +104,7 @@ def _section(document: Document, value: Any, section: type[T], path: Path) -> T 
         return msgspec.convert(value, section)
     except msgspec.ValidationError as error:
         message, inner = _split(str(error))
-        document.complain((*path, *inner), message)
+        document.complain((*path, *inner), _plainly(message))
         return None
 
 
@@ -120,7 +132,7 @@ def _value(document: Document, value: Any, hint: Any, path: Path) -> None:
             document.complain(
                 place,
                 _choice(message, value, hint, inner_path)
-                or f"{message}{_as_written(document, place, message) or found}",
+                or _plainly(message, _as_written(document, place, message) or found),
             )
 
 
@@ -202,6 +214,22 @@ def _split(message: str) -> tuple[str, Path]:
 
 def _lower(message: str) -> str:
     return message[:1].lower() + message[1:]
+
+
+def _plainly(message: str, found: str = "") -> str:
+    """A message of msgspec's with types as people call them, and what was found."""
+    expected, got, kind = message.partition(", got `")
+    text = _TYPES.sub(_called, expected)
+    return text + (found or (f", found {_called_one(kind.rstrip('`'))}" if got else ""))
+
+
+def _called(match: re.Match[str]) -> str:
+    names = [name for name in match[1].split(" | ") if name != "null"]
+    return " or ".join(_called_one(name) for name in names)
+
+
+def _called_one(name: str) -> str:
+    return _CALLED.get(name, f"`{name}`")
 
 
 def _found(value: Any) -> str:

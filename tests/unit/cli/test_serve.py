@@ -27,13 +27,13 @@ pools:
     ("change", "place", "words"),
     [
         (("name: chat", "name: chat\n  modles: [a]"), "policy.yaml:4:3: pools[0].modles", "did you mean `models`"),
-        (("- name: chat", "- name: [chat]"), "policy.yaml:3:9: pools[0].name", "expected `str`, got `array`"),
+        (("- name: chat", "- name: [chat]"), "policy.yaml:3:9: pools[0].name", "expected text, found a list"),
         (("127.0.0.1:8001", "nowhere"), "policy.yaml:6:5: pools[0].endpoints[1]", "is not host:port"),
         (("127.0.0.1:8001", "127.0.0.1:8000"), "policy.yaml:6:14: pools[0].endpoints[1].address", "listed twice"),
         (
             ("pools:", "weights: {profile: custom, curves: [{signal: kv_usage, weight: 99}]}\npools:"),
             "policy.yaml:2:64: weights.curves[0].weight",
-            "expected `float` <= 10",
+            "expected a number <= 10",
         ),
         (
             ("pools:", "routing: {rules: [{name: a, when: 'request.nope == 1'}]}\npools:"),

@@ -49,13 +49,31 @@ def test_an_unknown_field_names_the_nearest_one() -> None:
 def test_wrong_types_name_place_and_value() -> None:
     found = problems(GOOD.replace("capacity: 2", "capacity: lots"))
     assert len(found) == 1
-    assert found[0].startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected `float | null`, got `str`")
+    assert found[0].startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected a number, found ")
     assert "'lots'" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("models: [m]", "models: m", "expected a list, found 'm'"),
+        ("models: [m]", "models: [[m]]", "expected text, found a list"),
+        ("capacity: 2", "picks: 2\n    capacity: {}", "expected a number, found a mapping"),
+        ("capacity: 2", "locality: here", "expected a mapping, found 'here'"),
+    ],
+)
+def test_types_are_called_as_people_call_them(before: str, after: str, message: str) -> None:
+    assert any(line.endswith(message) for line in problems(GOOD.replace(before, after)))
+
+
+def test_a_misspelt_field_is_not_missing_too() -> None:
+    (found,) = problems(GOOD.replace("address:", "adress:", 1))
+    assert "did you mean `address`?" in found
 
 
 def test_values_out_of_range_are_refused() -> None:
     (found,) = problems(GOOD.replace("capacity: 2", "capacity: -1"))
-    assert found.startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected `float` > 0")
+    assert found.startswith("p.yaml:8:15: pools[0].endpoints[1].capacity: expected a number > 0")
 
 
 @pytest.mark.parametrize("word", [".inf", "-.inf", ".nan", "1.0e+999"])
@@ -79,7 +97,7 @@ def test_bad_and_duplicate_addresses() -> None:
 def test_curves_out_of_range() -> None:
     text = GOOD + "weights:\n  profile: custom\n  curves:\n  - signal: kv_usage\n    floor: 1.5\n"
     (found,) = problems(text)
-    assert found.startswith("p.yaml:13:12: weights.curves[0].floor: expected `float` <= 1")
+    assert found.startswith("p.yaml:13:12: weights.curves[0].floor: expected a number <= 1")
     text = GOOD + "weights:\n  profile: custom\n  curves:\n  - signal: kv_usage\n    good: 1\n    bad: 1\n"
     (found,) = problems(text)
     assert found.startswith("p.yaml:12:5: weights.curves[0]")
@@ -99,11 +117,20 @@ def test_everything_wrong_is_reported_at_once_in_file_order() -> None:
         ("[]", "expected a mapping, found a list"),
         ("version: xds-control/v2\npools: []\n", "'xds-control/v2' is none of xds-control/v1"),
         ("version: xds-control/v1\npools: []\n", "length >= 1"),
-        ("version: xds-control/v1\npools: 5\n", "expected `array`"),
+        ("version: xds-control/v1\npools: 5\n", "expected a list, found 5"),
     ],
 )
 def test_other_shapes(text: str, expected: str) -> None:
     assert any(expected in line for line in problems(text)), problems(text)
+
+
+def test_classes_have_to_exist_where_they_are_named() -> None:
+    rules = 'routing: {rules: [{name: a, when: "true", class: hihg}, {name: b, when: "true", class: low}]}\n'
+    found = problems(GOOD + rules + "picker: {use: [{class: bulk, profile: default}]}\n")
+    assert len(found) == 2
+    assert "routing.rules[0].class: there is no class 'hihg'; classes are critical, high, medium, low" in found[0]
+    assert found[0].endswith("did you mean `high`?")
+    assert "picker.use[0].class: there is no class 'bulk'" in found[1]
 
 
 def test_pools_have_to_exist_where_they_are_named() -> None:
@@ -147,9 +174,9 @@ def test_numbers_with_an_exponent_are_numbers_where_numbers_are_wanted(lines: st
         ("ext_proc: {request_headers: [x-a, 12]}", "ext_proc.request_headers[1]", "found 12: write it in quotes"),
         ("envoy: {concurrency: 010}", "envoy.concurrency", "YAML reads 010 as 8: write 8, or '010' in quotes"),
         ("envoy: {node_id: 10:30}", "envoy.node_id", "YAML reads 10:30 as 630"),
-        ("envoy: {concurrency: 1e99}", "envoy.concurrency", "expected `int` <= 256"),
-        ("envoy: {concurrency: '1e2'}", "envoy.concurrency", "expected `int`, got `str`, found '1e2'"),
-        ("envoy: {connect_timeout_s: 1e999}", "envoy.connect_timeout_s", "expected `float`, got `str`"),
+        ("envoy: {concurrency: 1e99}", "envoy.concurrency", "expected a whole number <= 256"),
+        ("envoy: {concurrency: '1e2'}", "envoy.concurrency", "expected a whole number, found '1e2'"),
+        ("envoy: {connect_timeout_s: 1e999}", "envoy.connect_timeout_s", "expected a number, found "),
     ],
 )
 def test_what_yaml_reads_unlike_people_is_told(lines: str, path: str, words: str) -> None:
