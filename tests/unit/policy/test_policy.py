@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from xds_control.errors import PolicyError
+from xds_control.errors import Place, PolicyError, Problem
 from xds_control.policy.load import decode_policy, encode_policy, load_files, load_policy, parse_policy, policy_version
+from xds_control.policy.schema import Policy
 
 GOOD = """\
 version: xds-control/v1
@@ -122,6 +123,16 @@ def test_everything_wrong_is_reported_at_once_in_file_order() -> None:
 )
 def test_other_shapes(text: str, expected: str) -> None:
     assert any(expected in line for line in problems(text)), problems(text)
+
+
+def test_one_place_has_one_problem_although_several_checks_see_it() -> None:
+    def further(policy: Policy) -> None:
+        places = ("routing.default_pool", "routing.unknown_model")
+        raise PolicyError([Problem(Place(path=path), "seen by a later check") for path in places])
+
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(GOOD + "routing:\n  default_pool: chatt\n", "p.yaml", [further])
+    assert sorted("later" in str(problem) for problem in caught.value.problems) == [False, True]
 
 
 def test_classes_have_to_exist_where_they_are_named() -> None:
