@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +46,7 @@ async def calibrate(target: Target, policy: Calibration, *, session: aiohttp.Cli
     Raises CalibrationError when nothing could be measured.
     """
     steps = plan(policy)
+    run = random.getrandbits(32)
     results: list[Result] = []
     own = session is None
     client = session or aiohttp.ClientSession()
@@ -53,7 +55,7 @@ async def calibrate(target: Target, policy: Calibration, *, session: aiohttp.Cli
             if not target.chat and await _has_no_completions(client, target):
                 target = replace(target, chat=True)
             for index, step in enumerate(steps):
-                await _run(client, target, index, step, results)
+                await _run(client, target, index, step, run, results)
     except TimeoutError:
         if not results:
             raise CalibrationError(f"{target.base_url}: no answer in {policy.timeout_s:g} s") from None
@@ -84,10 +86,12 @@ async def models_of(base_url: str, session: aiohttp.ClientSession, headers: dict
         raise CalibrationError(f"{base_url}/v1/models is not in OpenAI form") from error
 
 
-async def _run(client: aiohttp.ClientSession, target: Target, index: int, step: Step, results: list[Result]) -> None:
+async def _run(
+    client: aiohttp.ClientSession, target: Target, index: int, step: Step, run: int, results: list[Result]
+) -> None:
     async def stream(worker: int) -> None:
         for round_ in range(step.rounds):
-            text = prompt(index, worker * step.rounds + round_, step.prompt_tokens)
+            text = prompt(index, worker * step.rounds + round_, step.prompt_tokens, run)
             results.append(await _ask(client, target, index, step, text))
 
     await asyncio.gather(*(stream(worker) for worker in range(step.concurrency)))

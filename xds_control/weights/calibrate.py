@@ -109,12 +109,14 @@ def plan(policy: Calibration) -> tuple[Step, ...]:
     return (long, *(Step("decode", c, policy.rounds, 16, policy.output_tokens) for c in policy.concurrency))
 
 
-def prompt(step: int, number: int, tokens: int) -> str:
+def prompt(step: int, number: int, tokens: int, run: int = 0) -> str:
     """A prompt of about `tokens` tokens that shares no prefix with any other, so that no cache helps.
+
+    run: another number for each run: the server may still hold the prompts of the last one.
 
     Short common English words are one token each in every usual vocabulary.
     """
-    state = (step * 1_000_003 + number * 7_919 + 1) & 0xFFFFFFFF
+    state = (run * 2_654_435_761 + step * 1_000_003 + number * 7_919 + 1) & 0xFFFFFFFF
     words = []
     for _ in range(max(1, tokens)):
         state = (state * 1_664_525 + 1_013_904_223) & 0xFFFFFFFF

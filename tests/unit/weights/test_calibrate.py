@@ -28,6 +28,8 @@ def test_prompts_share_no_beginning() -> None:
     assert len({text[:40] for text in texts}) == len(texts)
     assert all(len(text.split()) == 50 for text in texts)
     assert prompt(1, 2, 50) == texts[22]
+    later = [prompt(step, number, 50, run=77) for step in range(3) for number in range(20)]
+    assert len({text[:40] for text in texts + later}) == 2 * len(texts), "a server may hold the prompts of the last run"
 
 
 def test_rates_from_results() -> None:

@@ -57,6 +57,18 @@ async def test_speeds_are_measured_and_compared(engines: tuple[DemoEngine, DemoE
     assert levels[1].tokens_per_s > 1.5 * levels[0].tokens_per_s
 
 
+async def test_no_run_profits_from_what_the_one_before_left_in_the_cache(
+    engines: tuple[DemoEngine, DemoEngine],
+) -> None:
+    for _ in range(2):
+        await calibrate(Target(engines[0].url, "demo"), LOAD)
+    async with aiohttp.ClientSession() as session, session.get(f"{engines[0].url}/metrics") as page:
+        found = re.findall(r"^vllm:prefix_cache_(\w+)_total\S* (\S+)$", await page.text(), re.MULTILINE)
+    counts = {name: float(value) for name, value in found}
+    assert counts["queries"] > 0
+    assert counts["hits"] == 0
+
+
 async def test_the_command_prints_a_table_and_json(engines: tuple[DemoEngine, DemoEngine]) -> None:
     arguments = [e.url for e in engines]
     shown = await asyncio.to_thread(
