@@ -77,7 +77,7 @@ def try_policy(core: ControlCore, policy: Policy, endpoints: Sequence[Endpoint],
         moves = weight_moves(pool.name, before, after)
         weights += [move for move in moves if _differs(move)]
         if before:
-            moved[pool.name] = sum(abs(move.share - move.share_before) for move in moves) / 2.0
+            moved[pool.name] = sum(max(0.0, move.share_before - move.share) for move in moves)
             burden[pool.name] = _burden(moves)
             if not members[pool.name] and live[pool.name].endpoints:
                 emptied.append(pool.name)

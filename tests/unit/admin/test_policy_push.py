@@ -166,6 +166,7 @@ async def test_what_takes_everything_away_has_to_be_forced() -> None:
     empty = await world.push(BASE.partition("  endpoints:")[0])
     assert "left without endpoints" in empty.diff.why_force
     assert list(empty.diff.emptied) == ["chat"]
+    assert empty.diff.moved["chat"] == pytest.approx(1.0)
     assert world.live.switched == []
     assert (await world.push(ONE_LEFT, force=True)).accepted
 
