@@ -62,7 +62,7 @@ def explain(
 
     Examples:
 
-      xds-control explain 00f1a2b3c4d5e6f7
+      xds-control explain processor-0-692b7c3d0002f
 
       xds-control explain -d '{"model": "llama", "messages": [{"role": "user", "content": "hi"}]}'
     """

@@ -58,6 +58,7 @@ class Decider:
 
     processor: name of this processor, in decision ids and metadata. inspector: reads bodies. picker: None leaves every
     choice to Envoy's weights. admission: None lets every request in. default_class: class of requests that have none.
+    first: what ids are counted from; another one at each start of a processor, whose ids would come again otherwise.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Decider:
         admission: Admission | None = None,
         processor: str = "p0",
         default_class: str = "",
+        first: int = 0,
     ) -> None:
         self.view = view
         self.inspector = inspector
@@ -82,7 +84,7 @@ class Decider:
         self.default_class = default_class
         self.on_decision: Callable[[Decision, float], None] | None = None
         self.beside: Beside | None = None
-        self._count = 0
+        self._count = first
 
     def continue_from(self, before: Decider | None) -> None:
         """Goes on counting decisions where the decider of an earlier policy stopped: ids stay unique."""

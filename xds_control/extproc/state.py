@@ -35,7 +35,9 @@ class ProcessorState:
     balances by its weights.
     """
 
-    def __init__(self, processor: str, now: float, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, processor: str, now: float, clock: Callable[[], float] | None = None, *, first_id: int = 0
+    ) -> None:
         self.processor = processor
         self.policy: Policy | None = None
         self.policy_version = ""
@@ -55,6 +57,7 @@ class ProcessorState:
         self.decisions: dict[tuple[str, str, str], int] = {}
         self.margins = Margins()
         self._started = now
+        self._first_id = first_id
         self._clock = clock or (lambda: now)
         self._responses: Responses | None = None
         self._shadow_message = pb.Policy()
@@ -232,6 +235,7 @@ class ProcessorState:
             admission=self._admission(policy),
             processor=self.processor,
             default_class=policy.classes.default,
+            first=self._first_id,
         )
         decider.on_decision = self.on_decision
         decider.continue_from(self.decider)

@@ -74,7 +74,9 @@ class Processor:
         self.identity = identity
         self._where = where
         self._certificates = None if where.tls is None else Certificates(where.tls)
-        self.state = ProcessorState(identity, time.monotonic(), time.monotonic)
+        # so ids of decisions do not come again after a restart: nobody decides a million requests a second
+        first_id = int(time.time()) << 20
+        self.state = ProcessorState(identity, time.monotonic(), time.monotonic, first_id=first_id)
         self.client = FleetClient(control, identity, advertise, self._on_message, self._window, security=security)
         self.access_log: AccessLogService | None = None
         self.health = HealthServicer()

@@ -204,6 +204,13 @@ def test_path_of_a_request(headers: dict[str, str], path: str) -> None:
     assert RequestView(headers, attributes={"request.path": "/by-attribute"}).path == path
 
 
+def test_ids_begin_elsewhere_after_a_restart() -> None:
+    world, routes = decider_of(*POOLS), Routes.compile(RoutingPolicy())
+    first, again = (Decider(world.view, world.inspector, routes, processor="p", first=at << 20) for at in (7, 8))
+    ids = [one.decide(view(body_of("m")), 0.0).id for one in (first, first, again)]
+    assert ids == ["p-700001", "p-700002", "p-800001"]
+
+
 def test_new_policy_is_a_new_decider_and_the_old_one_still_works() -> None:
     first = decider_of(*POOLS)
     second = Decider(first.view, first.inspector, Routes.compile(RoutingPolicy(default_pool="pool-c")))
