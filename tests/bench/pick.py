@@ -28,10 +28,11 @@ def chain(rng: random.Random, head: tuple[int, ...], blocks: int) -> tuple[int, 
     return head[:blocks] + tuple(rng.getrandbits(64) for _ in range(blocks - len(head)))
 
 
-def microseconds(endpoints: int, seconds: float, seed: int = 1, verbose: bool = False) -> float:
+def microseconds(endpoints: int, seconds: float, seed: int = 1, verbose: bool = False, trails: bool = True) -> float:
     """Median over batches of the mean time of one pick."""
     rng = random.Random(seed)
     picker = Picker(PickerPolicy(), seed)
+    picker.keeps_trails = trails
     now = 1000.0
     shared = rng.getrandbits(64)
     totals = tuple((i + 1) * TOKENS for i in range(BLOCKS))

@@ -19,9 +19,9 @@ from xds_control.routing.disagg import P2P_MARK, REQUEST_ID, connector_headers
 from xds_control.routing.explain import Record
 from xds_control.routing.kv_events import Batch
 from xds_control.routing.pick import Pick as Priced
+from xds_control.routing.picker import Picker
 from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState
 from xds_control.routing.subset import parse_hint
-from xds_control.routing.trail import TrailPicker
 from xds_control.signals.finished import Finished
 
 _TEXT = {
@@ -48,7 +48,7 @@ class PoolPicker:
 
     def __init__(self, policy: Policy, processor: str) -> None:
         self._seed = zlib.crc32(processor.encode())
-        self._picker = TrailPicker(policy.picker, self._seed)
+        self._picker = Picker(policy.picker, self._seed)
         self._pools: frozenset[str] = frozenset()
         self._rooms = 0
         self._clock_gap = math.inf
@@ -63,14 +63,14 @@ class PoolPicker:
         self._configure(policy)
 
     @property
-    def picker(self) -> TrailPicker:
+    def picker(self) -> Picker:
         """The pure picker, for explanations."""
         return self._picker
 
     def use_policy(self, policy: Policy, now: float) -> None:
         """A new policy. What was learned is kept when the picker's own section did not change."""
         if policy.picker != self._policy.picker:
-            self._picker = TrailPicker(policy.picker, self._seed)
+            self._picker = Picker(policy.picker, self._seed)
             if self._snapshot is not None:
                 self._picker.update(self._snapshot.pools, now)
         self._configure(policy)
@@ -163,6 +163,7 @@ class PoolPicker:
             profile=decision.profile or (headers.get(policy.header, "") if policy.header else ""),
             model=decision.model,
             token=headers.get(self._token_header, "") if self._token_header else "",
+            token_ids=self._token_ids(decision),
             limit=limit,
         )
         found = record.pick
@@ -279,7 +280,7 @@ class PoolPicker:
 
     def _configure(self, policy: Policy) -> None:
         self._policy = policy
-        self._picker.keeps = policy.processors.requests.notable > 0
+        self._picker.keeps_trails = policy.processors.requests.notable > 0
         profiles = policy.picker.named().values()
         self._token_header = policy.picker.token_header
         self._obeys_test_header = any("test-header" in profile.filters for profile in profiles)

@@ -332,9 +332,6 @@ class ProfilePolicy(Section, frozen=True):
         ),
     ] = {}
     disagg: Annotated[DisaggPolicy, meta("prefill and decode split")] = DisaggPolicy()
-    role: Annotated[
-        Literal["decode", "prefill"], meta("role that this profile picks; endpoints of role `both` are always in")
-    ] = "decode"
     load_aware_threshold: Annotated[int, meta("scorer load-aware: queue that scores 0", ge=1)] = 128
     token_load_threshold: Annotated[
         int, meta("scorer token-load: tokens in flight that score 0", unit="tokens", ge=1)

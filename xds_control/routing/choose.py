@@ -11,7 +11,7 @@ from xds_control.routing import scorers
 from xds_control.routing.affinity import rank, ranks
 from xds_control.routing.job import Job
 from xds_control.routing.sessions import Sessions
-from xds_control.routing.slots import INFINITE, Floats, Places, Slot
+from xds_control.routing.slot import INFINITE, Floats, Places, Slot
 
 _FEW = 12
 """Up to so many endpoints a loop is cheaper than arrays over all of them."""

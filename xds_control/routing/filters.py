@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from xds_control.policy.picker import LimitPolicy
 from xds_control.routing import pick as reasons
 from xds_control.routing.job import Job
-from xds_control.routing.slots import PoolSlots, Slot
+from xds_control.routing.slot import Slot
+from xds_control.routing.slots import PoolSlots
 
 
 def _keep(slots: PoolSlots, bits: int, test: Callable[[Slot], bool]) -> int:

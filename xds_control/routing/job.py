@@ -12,7 +12,8 @@ from xds_control.policy.picker import ProfilePolicy
 from xds_control.routing.affinity import ranks
 from xds_control.routing.kv_index import prompt_keys
 from xds_control.routing.prefix_index import Levels, Path, indices, pack
-from xds_control.routing.slots import INFINITE, Columns, Floats, PoolSlots
+from xds_control.routing.slot import INFINITE, Columns, Floats
+from xds_control.routing.slots import PoolSlots
 
 _LEVELS = 12
 _FEW = 6

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from xds_control.policy.picker import PickerPolicy
 from xds_control.routing.outcome import FinishedLike
-from xds_control.routing.slots import PoolSlots, Slot
+from xds_control.routing.slot import Slot
+from xds_control.routing.slots import PoolSlots
 
 _JUDGED_TOKENS = 256
 """Shorter beliefs are not judged: block rounding and token estimates would decide."""

@@ -12,20 +12,22 @@ from collections.abc import Mapping, Sequence
 from xds_control.fleet.snapshot import PoolSnapshot
 from xds_control.inspect.facts import RequestFacts
 from xds_control.policy.picker import PickerPolicy, ProfilePolicy
-from xds_control.routing import choose
+from xds_control.routing import choose, trail
 from xds_control.routing import pick as reasons
 from xds_control.routing.disagg import wants_split
-from xds_control.routing.explain import Candidate, Record, Records
+from xds_control.routing.explain import Record, Records
 from xds_control.routing.filters import allow
 from xds_control.routing.job import Job
 from xds_control.routing.kv_events import Batch, apply
 from xds_control.routing.learn import learn
 from xds_control.routing.outcome import SICK, FinishedLike
 from xds_control.routing.pick import Pick
-from xds_control.routing.prefix_index import pack
+from xds_control.routing.record import expect, record
 from xds_control.routing.sessions import Sessions, make_token, read_token
-from xds_control.routing.share import Outstanding, Peers, PrefixAdd, RateState, Share
-from xds_control.routing.slots import INFINITE, Floats, PoolSlots, Slot
+from xds_control.routing.share import Peers, PrefixAdd, Share
+from xds_control.routing.sharing import drain, merge
+from xds_control.routing.slot import INFINITE, Floats, Slot
+from xds_control.routing.slots import PoolSlots
 
 _MOST_SHARED = 20_000
 """Prefix additions kept between two calls of `drain_share`; the oldest go first."""
@@ -50,6 +52,8 @@ class Picker:
         self._since_record = 0
         self._record_each = round(1.0 / policy.record_share) if policy.record_share > 0 and policy.records else 0
         self.records = Records(policy.records)
+        self.keeps_trails = False
+        """Whether picks carry what their costs were made of; see `trail`."""
 
     @property
     def policy(self) -> PickerPolicy:
@@ -118,7 +122,7 @@ class Picker:
         if chosen < 0:
             return Pick(reason=reason, profile=job.name)
         slot = slots.at(chosen)
-        answer = self._price(job, slot, costs, reason)
+        answer = expect(job, slot, costs, reason)
         if only_cached and answer.matched_tokens <= 0:
             answer.reason = reasons.NOT_CACHED
             return answer
@@ -127,13 +131,15 @@ class Picker:
             if refused is not None:
                 return refused
         answer.addresses = self._ordered(job, slot, costs)
+        if self.keeps_trails:
+            answer.trail = trail.of(job, answer.addresses, costs, answer.matched_tokens)
         if scores is not None:
             answer.scores = scores
         if self._record_each:
             self._since_record += 1
             if self._since_record >= self._record_each:
                 self._since_record = 0
-                self.records.keep(self._record(job, answer, costs, request_id))
+                self.records.keep(record(job, answer, costs, request_id))
         uncached = job.prompt - answer.matched_tokens
         work = job.unread(answer.matched_tokens)
         if slots.prefill_bits and wants_split(job.profile.disagg, job.prompt, uncached):
@@ -222,47 +228,13 @@ class Picker:
 
     def merge_peers(self, peers: Peers, now: float) -> None:
         """Takes what the other processors did: prefixes sent since, outstanding work as it stands, speeds observed."""
-        for added in peers.prefixes:
-            keys, tokens = added.keys, added.tokens
-            if not keys or len(keys) != len(tokens):
-                continue
-            for slots in self._where.get(added.endpoint, ()):
-                slots.index.add(slots.by_address[added.endpoint].index, keys, pack(keys), tokens, now)
-        told: dict[str, Outstanding] = {one.endpoint: one for one in peers.outstanding}
-        for slots in self._pools.values():
-            for slot in slots.each():
-                one = told.get(slot.address)
-                tokens_there = max(0, one.prefill_tokens) if one is not None else 0
-                requests = one.requests if one is not None else 0
-                if tokens_there == 0 and slot.peer_tokens == 0 and requests == slot.flight.peers:
-                    continue
-                slot.flight.set_peers(float(requests))
-                slot.peer_tokens = float(tokens_there)
-                rate = slot.rate
-                ahead = (slot.flight.unread(now, rate) + tokens_there) * rate
-                if ahead > 0.0:
-                    ahead += slot.step  # which decodes for those that run there
-                slot.busy = max(now + ahead, min(slot.busy, slot.told_busy_until))
-                slots.price(slot)
-        for state in peers.rates:
-            found = self._pools.get(state.pool)
-            if found is not None:
-                found.rates.merge({state.endpoint: state.state})
+        merge(self._pools, self._where, peers, now)
 
     def drain_share(self, now: float) -> Share:
         """What the peers should know: prefixes and speeds since the last call, outstanding work as it stands."""
         share = Share(prefixes=self._added)
         self._added = []
-        for slots in self._pools.values():
-            for slot in slots.each():
-                unread = int(slot.flight.unread(now, slot.rate))
-                own = slot.flight.own
-                if own or unread:
-                    output = int(max(0, own) * slots.rates.now.output)
-                    share.outstanding.append(Outstanding(slot.address, own, unread, output))
-            for endpoint, state in slots.rates.drain().items():
-                share.rates.append(RateState(slots.name, endpoint, state))
-        return share
+        return drain(self._pools.values(), share, now)
 
     def explain(
         self,
@@ -274,6 +246,7 @@ class Picker:
         profile: str = "",
         model: str = "",
         token: str = "",
+        token_ids: Sequence[int] = (),
         limit: int = 0,
     ) -> Record:
         """What `pick` would do and why, without doing it. limit: most candidates in the record, 0 = all."""
@@ -284,6 +257,8 @@ class Picker:
         job = self._job(slots, facts, now, subset, None, profile, model, "", token)
         if isinstance(job, Pick):
             return Record(now, pool, "", facts.model, facts.prompt_tokens, 0, 0, bool(facts.session_key), job)
+        if token_ids and slots.kv.live:
+            job.match_exact(token_ids)
         self._sessions.frozen = True
         try:
             costs, chosen, reason, scores = self._choose(job, True)
@@ -291,13 +266,13 @@ class Picker:
             self._sessions.frozen = False
             self._rng.setstate(state)
         if chosen < 0:
-            return self._record(job, Pick(reason=reason, profile=job.name), costs, "", limit)
+            return record(job, Pick(reason=reason, profile=job.name), costs, "", limit)
         slot = slots.at(chosen)
-        answer = self._price(job, slot, costs, reason)
+        answer = expect(job, slot, costs, reason)
         answer.addresses = self._ordered(job, slot, costs)
         if scores is not None:
             answer.scores = scores
-        return self._record(job, answer, costs, "", limit)
+        return record(job, answer, costs, "", limit)
 
     def _profile(self, name: str, model: str, service_class: str, pool: str) -> tuple[str, ProfilePolicy]:
         profiles = self._profiles
@@ -382,33 +357,6 @@ class Picker:
             }
             return costs, chosen, reason, found
         return costs, chosen, reason, None
-
-    def _price(self, job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
-        """The pick with what is expected of it."""
-        slots, i, rate = job.slots, slot.index, slot.rate
-        matched = job.matched(i) if job.levels else 0
-        uncached = job.prompt - matched
-        wait = slot.busy - job.now
-        if wait < 0.0:
-            wait = 0.0
-        expected = wait + rate * job.unread(matched) + slots.rates.now.overhead + slot.stall
-        if job.need > slots.kv_floor:
-            expected += max(0.0, job.need - slot.free) * slot.release
-        if job.lora and slots.loras:
-            expected += float(slots.lora_cost(job.lora, job.profile.cost)[i])
-        return Pick(
-            (),
-            reason,
-            job.name,
-            matched,
-            uncached,
-            expected,
-            float(costs[i]),
-            wait,
-            int(wait / rate) if rate > 0.0 else 0,
-            slot.flight.count,
-            job.allowed.bit_count(),
-        )
 
     def _shed(self, job: Job, answer: Pick, slo_ttft_s: float) -> Pick | None:
         policy = job.profile.shed
@@ -532,66 +480,3 @@ class Picker:
             return
         slot.rest_until = now + rest
         slots.resting.append(slot)
-
-    def _candidate(self, job: Job, slot: Slot, costs: Floats, answer: Pick) -> Candidate:
-        """An endpoint with the parts of its cost."""
-        slots, i, columns = job.slots, slot.index, job.columns
-        one = self._price(job, slot, costs, "")
-        rate, unread = slot.rate, job.unread(one.matched_tokens)
-        kv_wait = 0.0
-        if job.need > slots.kv_floor:
-            kv_wait = max(0.0, job.need - slot.free) * slot.release
-        fixed = float(columns.fixed[i])
-        if job.lora and slots.loras:
-            fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
-        return Candidate(
-            slot.address,
-            one.cost_s,
-            one.expected_ttft_s,
-            one.wait_s,
-            rate * unread,
-            kv_wait,
-            (float(columns.per_token[i]) - rate) * unread,
-            float(columns.per_output[i]) * job.output,
-            float(columns.per_need[i]) * (job.prompt + job.output),
-            fixed,
-            one.matched_tokens,
-            slot.flight.count,
-            slot.speed,
-            None if answer.scores is None else answer.scores.get(slot.address),
-            "" if one.cost_s < INFINITE else "at its limit",
-        )
-
-    def _record(self, job: Job, answer: Pick, costs: Floats, identifier: str, limit: int = 8) -> Record:
-        slots = job.slots
-        places = slots.places(job.allowed)
-        total = len(places)
-        order = [int(i) for i in places[costs[places].argsort()]]
-        if limit:
-            order = order[:limit]
-        candidates = []
-        for i in order:
-            slot = slots.at(i)
-            candidates.append(self._candidate(job, slot, costs, answer))
-        if not limit:
-            shown = slots.eligible_bits & ~job.allowed
-            for slot in slots.each():
-                if shown >> slot.index & 1 or not slots.eligible_bits >> slot.index & 1:
-                    why = "filtered" if shown >> slot.index & 1 else slot.endpoint.why or slot.endpoint.state.value
-                    zero = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-                    candidates.append(
-                        Candidate(slot.address, *zero, 0, slot.flight.count, slot.speed, None, why or "not pickable")
-                    )
-        return Record(
-            job.now,
-            slots.name,
-            identifier,
-            job.facts.model,
-            job.prompt,
-            job.output,
-            len(job.keys),
-            bool(job.facts.session_key),
-            answer,
-            candidates,
-            total,
-        )

@@ -7,20 +7,21 @@ one piece of bytes, because thousands are held at once: many small objects would
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from xds_control.routing.explain import Candidate
 from xds_control.routing.job import Job
 from xds_control.routing.pick import Pick
-from xds_control.routing.picker import Picker
-from xds_control.routing.slots import INFINITE, Floats, Slot
+from xds_control.routing.slot import INFINITE, ROW_BYTES, Floats
+from xds_control.routing.slots import STATE_BYTES
 
 _HEAD: Final = struct.Struct("=7d")
 """Now, prompt, output, need, KV floor, overhead, bend of the time that tokens take."""
-_ROW: Final = struct.Struct("=16d")
-"""Cost, rate, busy, free, release, stall, in flight, speed, LoRA cost, matched; then the row of prices."""
-_OWN: Final = struct.Struct("=10d")
-_PRICES: Final = struct.calcsize("=6d")  # a row of `Columns`
+_ROW: Final = struct.Struct("=15d")
+"""Cost, stall, speed, LoRA cost, matched; then the endpoint's row of state (rate, in flight, free, release) and its row
+of prices (see `Columns`)."""
+_OWN: Final = struct.Struct("=5d")
 _head, _own = _HEAD.pack, _OWN.pack
 
 
@@ -36,8 +37,8 @@ def candidates(pick: Pick) -> list[Candidate]:
     work = prompt * (1.0 + bend * prompt)
     found = []
     for address, row in zip(pick.addresses, _ROW.iter_unpack(trail[_HEAD.size :]), strict=True):
-        cost, rate, busy, free, release, stall, in_flight, speed, lora, matched, *prices = row
-        per_token, per_output, per_need, fixed, _ready, _one = prices
+        cost, stall, speed, lora, matched, rate, in_flight, free, release, *prices = row
+        per_token, per_output, per_need, fixed, busy, _one = prices
         unread = work - matched * (1.0 + bend * matched)
         wait = max(0.0, busy - now)
         kv_wait = max(0.0, need - free) * release if need > kv_floor else 0.0
@@ -72,40 +73,24 @@ def margin(trail: bytes) -> float | None:
     return float(second - first)
 
 
-class TrailPicker(Picker):
-    """A picker whose picks carry their trail: the pick, and those that stand ready for a retry.
-
-    It looks in where the order of the answer is made, before the pick is charged. keeps: False leaves them out.
-    """
-
-    keeps = True
-    _made: Pick | None = None
-
-    def _price(self, job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
-        self._made = made = super()._price(job, slot, costs, reason)
-        return made
-
-    def _ordered(self, job: Job, slot: Slot, costs: Floats) -> tuple[str, ...]:
-        order = super()._ordered(job, slot, costs)
-        made = self._made
-        if not self.keeps or made is None:
-            return order
-        slots, levels = job.slots, job.levels
-        known, cost_of, prices = slots.by_address, costs.item, job.columns.rows.cast("B")
-        lora = slots.lora_cost(job.lora, job.profile.cost) if job.lora and slots.loras else None
-        overhead = slots.rates.now.overhead
-        parts: list[bytes | memoryview] = [
-            _head(job.now, job.prompt, job.output, job.need, slots.kv_floor, overhead, slots.bend)
-        ]
-        for address in order:
-            one = known[address]
-            i = one.index
-            extra = 0.0 if lora is None else lora[i]
+def of(job: Job, addresses: Sequence[str], costs: Floats, matched: int) -> bytes:
+    """The trail of a pick, taken before it is charged. addresses: the pick and those that stand ready for a retry.
+    matched: tokens that the pick is believed to hold."""
+    slots, levels = job.slots, job.levels
+    known, cost_of = slots.by_address, costs.item
+    prices, states = job.columns.row_bytes, slots.state_bytes
+    lora = slots.lora_cost(job.lora, job.profile.cost) if job.lora and slots.loras else None
+    parts: list[bytes | memoryview] = [
+        _head(job.now, job.prompt, job.output, job.need, slots.kv_floor, slots.rates.now.overhead, slots.bend)
+    ]
+    for address in addresses:
+        one = known[address]
+        i = one.index
+        if len(parts) > 1:
             matched = job.matched(i) if levels else 0
-            rate, busy, free, release, stall = one.rate, one.busy, one.free, one.release, one.stall
-            parts.append(
-                _own(cost_of(i), rate, busy, free, release, stall, one.flight.count, one.speed, extra, matched)
-            )
-            parts.append(prices[i * _PRICES : (i + 1) * _PRICES])
-        made.trail = b"".join(parts)
-        return order
+        parts += (
+            _own(cost_of(i), one.stall, one.speed, 0.0 if lora is None else lora[i], matched),
+            states[i * STATE_BYTES : (i + 1) * STATE_BYTES],
+            prices[i * ROW_BYTES : (i + 1) * ROW_BYTES],
+        )
+    return b"".join(parts)

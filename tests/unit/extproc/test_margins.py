@@ -8,11 +8,13 @@ from xds_control.extproc.margins import EACH, MOST_POOLS, NEWEST, Margins
 from xds_control.extproc.server import Counters, code_of
 from xds_control.extproc.stream import ProtocolViolation, StreamError
 from xds_control.policy.picker import PickerPolicy
-from xds_control.routing.trail import TrailPicker, candidates
+from xds_control.routing.picker import Picker
+from xds_control.routing.trail import candidates
 
 
 def test_margins_are_what_the_next_best_would_have_cost_more() -> None:
-    picker = TrailPicker(PickerPolicy(), 1)
+    picker = Picker(PickerPolicy(), 1)
+    picker.keeps_trails = True
     picker.update({"p": pool("p", [endpoint(i, running=4 * i, waiting=3 * i, at=0.0) for i in range(3)])}, 0.0)
     margins = Margins()
     wanted = []
@@ -29,7 +31,8 @@ def test_margins_are_what_the_next_best_would_have_cost_more() -> None:
 
 
 def test_a_pool_of_one_has_none_and_what_is_kept_is_bounded() -> None:
-    picker = TrailPicker(PickerPolicy(), 1)
+    picker = Picker(PickerPolicy(), 1)
+    picker.keeps_trails = True
     picker.update({"p": pool("p", [endpoint(0, running=0, waiting=0, at=0.0)])}, 0.0)
     margins = Margins()
     trail = picker.pick(facts(), "p", 0.0).trail

@@ -227,6 +227,8 @@ def test_a_picker_goes_by_events_where_it_has_them() -> None:
     batch = decode(encode([0.0, [stored_map(list(range(256)), None, tokens, 16)]]))
     picker.kv_events(address(1), batch)
     asked = facts(prompt=4096)
+    told = picker.explain(asked, "p", 0.0, token_ids=tokens)
+    assert (told.pick.address, told.pick.matched_tokens) == (address(1), 4095)
     chosen = picker.pick(asked, "p", 0.0, token_ids=tokens)
     assert chosen.address == address(1)
     assert chosen.matched_tokens == 4095

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.routing.fleet import address, endpoint, facts, pool
 from xds_control.policy.picker import PickerPolicy, ProfilePolicy
 from xds_control.routing.explain import Candidate
-from xds_control.routing.trail import TrailPicker, candidates
+from xds_control.routing.picker import Picker
+from xds_control.routing.trail import candidates
 
 
 def same(one: Candidate, other: Candidate) -> bool:
@@ -28,7 +29,8 @@ def same(one: Candidate, other: Candidate) -> bool:
 def test_it_agrees_with_the_explanation(seed: int, affinity: str) -> None:
     rng = random.Random(seed)
     profile = ProfilePolicy() if affinity == "least-cost" else ProfilePolicy(scorers={"queue": 1.0, "kv": 1.0})
-    picker = TrailPicker(PickerPolicy(profiles={"default": profile}), seed)
+    picker = Picker(PickerPolicy(profiles={"default": profile}), seed)
+    picker.keeps_trails = True
     now = 100.0
     keys = [rng.getrandbits(64) for _ in range(12)]
     for step in range(60):
@@ -65,7 +67,8 @@ def test_it_agrees_with_the_explanation(seed: int, affinity: str) -> None:
 
 
 def test_what_happens_later_does_not_change_it() -> None:
-    picker = TrailPicker(PickerPolicy(), 1)
+    picker = Picker(PickerPolicy(), 1)
+    picker.keeps_trails = True
     picker.update({"p": pool("p", [endpoint(i, running=i, waiting=0, at=0.0) for i in range(3)])}, 0.0)
     first = picker.pick(facts(prompt=4000), "p", 0.0)
     assert first.trail
@@ -78,7 +81,8 @@ def test_what_happens_later_does_not_change_it() -> None:
 
 
 def test_it_can_be_left_out() -> None:
-    picker = TrailPicker(PickerPolicy(), 1)
-    picker.keeps = False
+    picker = Picker(PickerPolicy(), 1)
+    picker.keeps_trails = True
+    picker.keeps_trails = False
     picker.update({"p": pool("p", [endpoint(0, running=0, waiting=0, at=0.0)])}, 0.0)
     assert picker.pick(facts(), "p", 0.0).trail == b""

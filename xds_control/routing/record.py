@@ -1,0 +1,101 @@
+"""What is expected of a pick, and the record of a decision with all its candidates."""
+
+from __future__ import annotations
+
+from xds_control.routing.explain import Candidate, Record
+from xds_control.routing.job import Job
+from xds_control.routing.pick import Pick
+from xds_control.routing.slot import INFINITE, Floats, Slot
+
+
+def expect(job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
+    """The pick with what is expected of it."""
+    slots, i, rate = job.slots, slot.index, slot.rate
+    matched = job.matched(i) if job.levels else 0
+    uncached = job.prompt - matched
+    wait = slot.busy - job.now
+    if wait < 0.0:
+        wait = 0.0
+    expected = wait + rate * job.unread(matched) + slots.rates.now.overhead + slot.stall
+    if job.need > slots.kv_floor:
+        expected += max(0.0, job.need - slot.free) * slot.release
+    if job.lora and slots.loras:
+        expected += float(slots.lora_cost(job.lora, job.profile.cost)[i])
+    return Pick(
+        (),
+        reason,
+        job.name,
+        matched,
+        uncached,
+        expected,
+        float(costs[i]),
+        wait,
+        int(wait / rate) if rate > 0.0 else 0,
+        slot.flight.count,
+        job.allowed.bit_count(),
+    )
+
+
+def _candidate(job: Job, slot: Slot, costs: Floats, answer: Pick) -> Candidate:
+    """An endpoint with the parts of its cost."""
+    slots, i, columns = job.slots, slot.index, job.columns
+    one = expect(job, slot, costs, "")
+    rate, unread = slot.rate, job.unread(one.matched_tokens)
+    kv_wait = 0.0
+    if job.need > slots.kv_floor:
+        kv_wait = max(0.0, job.need - slot.free) * slot.release
+    fixed = float(columns.fixed[i])
+    if job.lora and slots.loras:
+        fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
+    return Candidate(
+        slot.address,
+        one.cost_s,
+        one.expected_ttft_s,
+        one.wait_s,
+        rate * unread,
+        kv_wait,
+        (float(columns.per_token[i]) - rate) * unread,
+        float(columns.per_output[i]) * job.output,
+        float(columns.per_need[i]) * (job.prompt + job.output),
+        fixed,
+        one.matched_tokens,
+        slot.flight.count,
+        slot.speed,
+        None if answer.scores is None else answer.scores.get(slot.address),
+        "" if one.cost_s < INFINITE else "at its limit",
+    )
+
+
+def record(job: Job, answer: Pick, costs: Floats, identifier: str, limit: int = 8) -> Record:
+    slots = job.slots
+    places = slots.places(job.allowed)
+    total = len(places)
+    order = [int(i) for i in places[costs[places].argsort()]]
+    if limit:
+        order = order[:limit]
+    candidates = []
+    for i in order:
+        slot = slots.at(i)
+        candidates.append(_candidate(job, slot, costs, answer))
+    if not limit:
+        shown = slots.eligible_bits & ~job.allowed
+        for slot in slots.each():
+            if shown >> slot.index & 1 or not slots.eligible_bits >> slot.index & 1:
+                why = "filtered" if shown >> slot.index & 1 else slot.endpoint.why or slot.endpoint.state.value
+                zero = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+                candidates.append(
+                    Candidate(slot.address, *zero, 0, slot.flight.count, slot.speed, None, why or "not pickable")
+                )
+    return Record(
+        job.now,
+        slots.name,
+        identifier,
+        job.facts.model,
+        job.prompt,
+        job.output,
+        len(job.keys),
+        bool(job.facts.session_key),
+        answer,
+        candidates,
+        total,
+    )
