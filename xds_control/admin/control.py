@@ -40,6 +40,7 @@ from xds_control.admin.service import AdminService
 from xds_control.admin.shadow import Shadow
 from xds_control.admin.state_view import state_view
 from xds_control.admin.switching import Switching
+from xds_control.admin.views import unserved
 from xds_control.admin.web import WebApi
 from xds_control.discovery.dns import Resolver
 from xds_control.discovery.targets import endpoints, names_to_resolve
@@ -178,7 +179,7 @@ class Control:
     def problems(self) -> list[str]:
         """What is wrong now, one sentence each."""
         file = self.policy_file.problem if self.policy_file is not None else ""
-        return [one for one in (self.problem, self._held_back, file) if one]
+        return [one for one in (self.problem, self._held_back, file, *unserved(self.core.snapshot)) if one]
 
     def metrics(self) -> bytes:
         """The page of /metrics."""

@@ -22,6 +22,16 @@ from xds_control.weights.inputs import PoolWeights
 from xds_control.xds.clients import ClientStatus, TypeStatus
 
 
+def unserved(snapshot: Snapshot | None) -> list[str]:
+    """A sentence for each pool that no endpoint serves."""
+    pools = snapshot.pools.values() if snapshot is not None else ()
+    return [
+        f"pool {pool.name}: no endpoint serves, its requests fail"
+        for pool in pools
+        if not any(one.weight > 0 for one in pool.endpoints)
+    ]
+
+
 def find_endpoint(snapshot: Snapshot, text: str, pool: str = "") -> tuple[str, EndpointSnapshot]:
     """(pool, endpoint) for an address or a name. Raises UnknownEndpoint, saying what there is or which names fit."""
     found: list[tuple[str, EndpointSnapshot]] = []

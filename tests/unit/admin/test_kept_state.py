@@ -12,6 +12,7 @@ from xds_control.admin.events import EventLog
 from xds_control.admin.extras import Extras, pair
 from xds_control.admin.load_rows import load_rows
 from xds_control.admin.orders import Orders
+from xds_control.admin.views import unserved
 from xds_control.fleet.override import Override
 from xds_control.fleet.snapshot import State
 from xds_control.policy.load import parse_policy
@@ -71,6 +72,20 @@ def test_orders_are_back_before_the_first_tick(tmp_path: Path) -> None:
     pin = again.lifecycle.overrides()[B]
     assert (pin.kind, pin.weight, pin.by) == ("pin", 7, "ann")
     assert pin.until == pytest.approx(45.0)
+
+
+def test_a_pool_that_nobody_serves_is_a_problem(tmp_path: Path) -> None:
+    made = core()
+    assert unserved(made.snapshot) == []
+    now = run(made, 0.0, 3.0, a={}, b={})
+    assert unserved(made.snapshot) == []
+    orders = Orders(made, SqliteStore(tmp_path / "s.db"))
+    for address in (A, B):
+        orders.put(address, Override("drain", by="ann"), "ann", "", now, 1000.0)
+    made.tick(now)
+    assert made.snapshot is not None
+    (pool,) = made.snapshot.pools
+    assert unserved(made.snapshot) == [f"pool {pool}: no endpoint serves, its requests fail"]
 
 
 def test_orders_that_lapsed_are_dropped_and_said_so(tmp_path: Path) -> None:
