@@ -12,13 +12,14 @@ from pathlib import Path
 
 import click
 
+from xds_control.cli.lazy import LazyGroup
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, fail
 
 KEY = ("ec", "-pkeyopt", "ec_paramgen_curve:P-256")
 OPENSSL_S = 60
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def certs() -> None:
     """Make certificates to try TLS with."""
 

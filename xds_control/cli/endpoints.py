@@ -14,6 +14,7 @@ from xds_control.admin.keys import STATES
 from xds_control.admin.plain import plain
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.events import event_table
+from xds_control.cli.lazy import LazyGroup
 from xds_control.cli.output import (
     emit,
     endpoint_state,
@@ -32,7 +33,7 @@ from xds_control.proto import admin_pb2 as pb
 _SHOWN_SIGNALS = ("running", "waiting", "kv_usage")
 
 
-class _ListByDefault(click.Group):
+class _ListByDefault(LazyGroup):
     """A group whose `list` may be left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

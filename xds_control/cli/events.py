@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -90,7 +90,7 @@ def event_table(happened: Iterable[Any]) -> Table:
 @click.option("--pool", "-p", default="", help="Only this pool.")
 @click.option("--endpoint", "-e", default="", help="Only moves of this endpoint (address or name).")
 @click.option("--since", type=click.IntRange(min=0), default=0, help="Only snapshots after this version.")
-@limit_option(10)
+@limit_option(50)
 @click.option("--compare", nargs=2, type=click.IntRange(min=0), help="What moved between two versions (0: the newest).")
 @output_option
 @admin_options
@@ -118,15 +118,34 @@ def history(
 
 
 def _snapshots(snapshots: Iterable[Any]) -> Iterable[RenderableType]:
+    quiet: list[Any] = []
     shown = False
     for one in snapshots:
         shown = True
+        if not one.moves:
+            quiet.append(one)
+            continue
+        yield from _quiet(quiet)
+        quiet.clear()
         moved = ", ".join(f"{percent(share)} of {pool}" for pool, share in sorted(one.moved.items()))
         title = f"snapshot {one.version}, {clock(one.at_unix_s)}, policy {one.policy_version}"
         yield heading(title + (f": {moved} moved" if moved else ""))
-        yield _moves(one.moves) if one.moves else Text("only signals moved")
+        yield _moves(one.moves)
+    yield from _quiet(quiet)
     if not shown:
         yield Text("no snapshots")
+
+
+def _quiet(snapshots: Sequence[Any]) -> Iterable[RenderableType]:
+    """One line for snapshots in a row in which no weight and no state moved."""
+    if not snapshots:
+        return
+    first, last = snapshots[0], snapshots[-1]
+    if first is last:
+        yield Text(f"snapshot {first.version}, {clock(first.at_unix_s)}: only signals moved", style="dim")
+        return
+    times = f"{clock(first.at_unix_s)} to {clock(last.at_unix_s)}"
+    yield Text(f"snapshots {first.version} to {last.version}, {times}: only signals moved", style="dim")
 
 
 def _moves(moves: Iterable[Any]) -> Table:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+
+WHOLE = 1000
+"""A length in which every first sentence has room."""
 
 Source = tuple[str, str, str]
 """Module, name of the command in it, and the first sentence of its help."""
@@ -31,11 +35,21 @@ class LazyGroup(click.Group):
             self.add_command(getattr(importlib.import_module(module), name), cmd_name)
         return self.commands.get(cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant; for a name that is none, an error with the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1) if args else []
+            if not near:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]!r}?", ctx) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Names and first sentences."""
-        names = self.list_commands(ctx)
-        room = formatter.width - 6 - max(map(len, names), default=0)
-        rows = [(name, self._short(name).get_short_help_str(room)) for name in names]
+        """Names and first sentences, whole ones."""
+        rows = [(name, self._short(name).get_short_help_str(WHOLE)) for name in self.list_commands(ctx)]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
+from xds_control.cli.lazy import LazyGroup
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from xds_control.cli.output import clock, emit, emit_document, grid, heading, optional, output_option, percent
 from xds_control.errors import Place, PolicyError, Problem
@@ -25,7 +26,7 @@ SHORT = 60
 """Weights of a diff that a table shows; the other forms have all."""
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def policy() -> None:
     """Check, try, push and roll back policies.
 

@@ -37,7 +37,7 @@ QUIET = "misc:error,ext_proc:error"
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),
-    help="Where pid files, the store and Envoy's bootstrap go; a temporary folder when absent.",
+    help="Where pid files, the store and Envoy's bootstrap go; a temporary folder, gone at the end, when absent.",
 )
 @click.option(
     "--drain-s", default=10.0, show_default=True, help="How long Envoy may finish running requests at the end."
@@ -64,7 +64,9 @@ def serve(policy_path: Path, with_envoy: bool, run_dir: Path | None, drain_s: fl
         folder = run_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="xds-control-")))
         folder.mkdir(parents=True, exist_ok=True)
         children = plan(policy, policy_path.resolve(), folder, envoy, drain_s)
-        asyncio.run(_supervise(children, folder))
+        told = {"requests": policy.envoy.listen} if envoy is not None else {}
+        told |= {"page": f"http://{policy.control.http}/", "admin": policy.control.admin, "run_dir": str(folder)}
+        asyncio.run(_supervise(children, folder, told))
 
 
 @click.command()
@@ -316,7 +318,7 @@ def find_envoy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("envoy")
 
 
-async def _supervise(children: list[Child], folder: Path) -> None:
+async def _supervise(children: list[Child], folder: Path, told: dict[str, str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -329,7 +331,7 @@ async def _supervise(children: list[Child], folder: Path) -> None:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            log.info("serving", run_dir=str(folder))
+            log.info("serving", **told)
             await stopping
         else:
             starting.cancel()

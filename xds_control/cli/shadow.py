@@ -12,13 +12,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
+from xds_control.cli.lazy import LazyGroup
 from xds_control.cli.options import EXIT_BAD_INPUT
 from xds_control.cli.output import clock, emit, grid, heading, output_option, percent
 from xds_control.cli.policy import files_argument, files_of, policy, report, weight_text
 from xds_control.proto import admin_pb2 as pb
 
 
-@policy.group()
+@policy.group(cls=LazyGroup)
 def shadow() -> None:
     """Compute a second policy on the same signals, and on a sample of the requests, without ever applying it."""
 

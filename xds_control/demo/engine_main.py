@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="python -m xds_control.demo.engine",
         description="A model server without a GPU that speaks vLLM's HTTP, streaming and metrics formats.",
-        epilog="example: python -m xds_control.demo.engine --port 8101 --model demo --prefill-tps 4000 --decode-ms 25",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  python -m xds_control.demo.engine --port 8101 --model demo --decode-ms 25",
     )
     add = options.add_argument
     add("--host", default="127.0.0.1")

@@ -17,7 +17,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="python -m xds_control.demo.load",
         description="Sends mixed chat traffic and prints one JSON object of figures.",
-        epilog="example: python -m xds_control.demo.load --url http://127.0.0.1:10000 --rate 20 --seconds 10",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  python -m xds_control.demo.load --url http://127.0.0.1:10000 --rate 20 --seconds 10",
     )
     add = options.add_argument
     add("--url", required=True, help="base address, without /v1")

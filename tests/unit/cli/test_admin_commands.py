@@ -408,3 +408,16 @@ def test_weights_watch_is_live_and_coloured_on_a_terminal(control: Control) -> N
     assert code == 0
     assert b"\x1b[32mready" in drawn
     assert b"Traceback" not in drawn
+
+
+def test_snapshots_without_moves_are_one_line(control: Control) -> None:
+    for _ in range(4):
+        control.do(lambda backend: backend.tick())
+    control.run("pin", "beta", "7")
+    for _ in range(4):
+        control.do(lambda backend: backend.tick())
+    lines = control.run("history").output.splitlines()
+    assert any(line.endswith("only signals moved") for line in lines)
+    assert any("→ 7" in line for line in lines)
+    quiet = [number for number, line in enumerate(lines) if line.endswith("only signals moved")]
+    assert all(later - earlier > 1 for earlier, later in zip(quiet, quiet[1:], strict=False)), lines

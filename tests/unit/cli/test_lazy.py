@@ -49,7 +49,8 @@ def test_each_name_leads_to_its_command_and_tells_its_help(name: str) -> None:
 
 def test_the_list_of_commands_is_complete() -> None:
     output = CliRunner().invoke(main, ["--help"]).output
-    listed = [line.split()[0] for line in output.partition("Commands:\n")[2].splitlines() if line.startswith("  ")]
+    rows = output.partition("Commands:\n")[2].splitlines()
+    listed = [line.split()[0] for line in rows if line.startswith("  ") and not line.startswith("   ")]
     assert [name for name in listed if name in SOURCES] == sorted(SOURCES)
 
 
@@ -94,3 +95,22 @@ def test_what_may_be_asked_by_kind_is_what_there_is() -> None:
     assert tuple(LEVELS) == LOG_LEVELS
     hints = get_type_hints(LogPolicy)
     assert (get_args(hints["level"]), get_args(hints["format"])) == (LOG_LEVELS, LOG_FORMATS)
+
+
+@pytest.mark.parametrize("words", [[], ["policy"], ["policy", "shadow"], ["endpoints"], ["certs"]], ids=" ".join)
+def test_what_commands_do_is_told_to_the_end(words: list[str]) -> None:
+    output = CliRunner().invoke(main, [*words, "--help"], terminal_width=80).output
+    listed = output.partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "near"), [(["statu"], "status"), (["weigths"], "weights"), (["policy", "valdate"], "validate")]
+)
+def test_a_misspelt_command_is_told_the_nearest(words: list[str], near: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert f"Did you mean {near!r}?" in done.stderr
+    assert "Did you mean" not in CliRunner().invoke(main, ["qqqqqq"]).stderr
