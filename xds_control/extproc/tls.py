@@ -12,6 +12,7 @@ from pathlib import Path
 
 from xds_control.errors import ConfigError
 from xds_control.observe.logs import logger
+from xds_control.policy.security import no_password
 
 LOOK_S = 30.0
 _DAYS = 3650
@@ -41,7 +42,7 @@ class Certificates:
         self._files = (tls.certificate_file, tls.key_file)
         try:
             self._seen = self._mark()
-            self.context.load_cert_chain(*self._files)
+            self.context.load_cert_chain(*self._files, no_password)
         except OSError as error:
             files = " and ".join(self._files)
             raise ConfigError(f"cannot use the certificate and key {files}: {error}") from None
@@ -54,8 +55,10 @@ class Certificates:
             mark = self._mark()
             if mark == self._seen:
                 return False
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)  # a pair that fits, or an error
-            self.context.load_cert_chain(*self._files)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                *self._files, no_password
+            )  # a pair that fits, or an error
+            self.context.load_cert_chain(*self._files, no_password)
         except OSError as error:
             self._log.warning("certificate-not-usable", file=self._files[0], error=str(error))
             return False

@@ -9,6 +9,11 @@ from xds_control.policy.base import Section, meta
 RoleName = Literal["view", "operate", "admin"]
 
 
+def no_password() -> str:
+    """For `ssl`, which would ask for the password of a key on the terminal and wait. Raises OSError."""
+    raise OSError("the key is protected by a password; give one without")
+
+
 class TlsFiles(Section, frozen=True):
     """TLS of a port. Files are read again when they change, without a restart."""
 

@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from xds_control.errors import ConfigError, XdsControlError
+from xds_control.policy.security import no_password
 from xds_control.policy.signals import ScrapePolicy, ScrapeTlsPolicy
 
 TEXT = ("text/plain", "application/openmetrics-text")
@@ -72,7 +73,7 @@ def tls_context(policy: ScrapeTlsPolicy) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=policy.ca_file)
         if policy.cert_file is not None:
-            context.load_cert_chain(policy.cert_file, policy.key_file)
+            context.load_cert_chain(policy.cert_file, policy.key_file, no_password)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"TLS files of the scraper cannot be used: {error}") from error
     if not policy.verify:

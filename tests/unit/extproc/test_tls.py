@@ -6,12 +6,15 @@ import asyncio
 import shutil
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from xds_control.errors import ConfigError
 from xds_control.extproc.tls import Certificates, ServerTls
+from xds_control.policy.signals import ScrapeTlsPolicy
+from xds_control.signals.fetch import tls_context
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
@@ -57,6 +60,48 @@ async def test_files_that_change_are_taken_over_and_bad_ones_are_not(tmp_path: P
     (tmp_path / "key.pem").write_text("nothing of use")
     assert not certificates.look()
     assert await shown(certificates.context) == second
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda one: one.write_bytes(b"\xff\x00" * 100),
+        lambda one: one.write_bytes(b""),
+        lambda one: one.write_bytes(one.read_bytes()[:-60]),
+        lambda one: one.unlink(),
+        lambda one: (one.unlink(), one.mkdir()),
+        lambda one: (one.unlink(), one.symlink_to(one)),
+    ],
+)
+@pytest.mark.parametrize("name", ["cert.pem", "key.pem"])
+async def test_whatever_becomes_of_the_files_the_last_pair_serves(
+    tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    make(tmp_path, "first")
+    certificates = Certificates(ServerTls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")))
+    first = await shown(certificates.context)
+    damage(tmp_path / name)
+    assert not certificates.look()
+    assert await shown(certificates.context) == first
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_asked(tmp_path: Path) -> None:
+    make(tmp_path, "first")
+    certificates = Certificates(ServerTls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")))
+    key = tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "ec", "-in", str(key), "-aes256", "-passout", "pass:abc", "-out", str(tmp_path / "locked.pem")],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    key.write_bytes((tmp_path / "locked.pem").read_bytes())
+    assert not certificates.look()
+    with pytest.raises(ConfigError, match="protected by a password"):
+        Certificates(ServerTls(str(tmp_path / "cert.pem"), str(key)))
+    scraper = ScrapeTlsPolicy(cert_file=str(tmp_path / "cert.pem"), key_file=str(key))
+    with pytest.raises(ConfigError, match="protected by a password"):
+        tls_context(scraper)
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
