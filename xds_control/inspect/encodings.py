@@ -9,6 +9,10 @@ import zstandard
 
 from xds_control.inspect.facts import BodyProblem
 
+_STEP = 1 << 16
+_MAX_MEMBERS = 1_000
+"""Members of one gzip body. Those who compress in parallel write one for about every 128 KiB."""
+
 
 def decode_body(data: bytes, encoding: str | None, limit: int, zstd_window: int) -> tuple[bytes, BodyProblem]:
     """The decoded body, or b"" and what is wrong.
@@ -50,11 +54,25 @@ class _Damaged(Exception):
 
 
 def _gzip(data: bytes, limit: int) -> bytes:
-    decoded = b""
-    while data:  # members may follow one another
-        member, data = _inflate(data, limit - len(decoded), 31)
-        decoded = decoded + member if decoded else member
-    return decoded
+    # Members may follow one another. In steps and few, because what follows a member is copied at its end: a body of
+    # empty members would be copied once for each of them.
+    view, at, size = memoryview(data), 0, 0
+    pieces: list[bytes] = []
+    for _ in range(_MAX_MEMBERS):
+        inflater = zlib.decompressobj(31)
+        while not inflater.eof:
+            if at >= len(view):
+                raise _Damaged
+            step = view[at : at + _STEP]
+            piece = inflater.decompress(step, limit + 1 - size)
+            size += len(piece)
+            if size > limit:
+                raise _TooLarge
+            pieces.append(piece)
+            at += len(step) - len(inflater.unused_data)
+        if at == len(view):
+            return b"".join(pieces)
+    raise _Damaged
 
 
 def _deflate(data: bytes, limit: int) -> bytes:
@@ -101,11 +119,10 @@ def _zstd(data: bytes, limit: int, window: int) -> bytes:
     inflater = zstandard.ZstdDecompressor(max_window_size=window).decompressobj(read_across_frames=False)
     pieces = []
     total = 0
-    step = 1 << 16
-    for start in range(0, len(data), step):  # in steps, because one call inflates all that it is given
+    for start in range(0, len(data), _STEP):  # in steps, because one call inflates all that it is given
         if inflater.eof:
             raise _Damaged
-        piece = inflater.decompress(data[start : start + step])
+        piece = inflater.decompress(data[start : start + _STEP])
         total += len(piece)
         if total > limit:
             raise _TooLarge

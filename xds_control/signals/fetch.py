@@ -193,7 +193,8 @@ class Fetcher:
                 except zlib.error as error:
                     raise FetchError("encoding", f"the answer cannot be unpacked: {error}") from error
             length += len(chunk)
-            if length > limit:
+            # What follows the packed page comes out as nothing, and is kept all the same.
+            if length > limit or size > limit:
                 response.close()
                 raise FetchError("too_large", f"more than {limit} bytes")
             chunks.append(chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import zlib
 from collections.abc import Callable
 
@@ -99,6 +100,21 @@ def test_bombs_stop_at_the_limit(inspector: Inspector, name: str) -> None:
     exact = PACKERS[name](bytes(1 << 20))
     assert inspector.inspect(CHAT, {"content-encoding": name}, exact).problem is BodyProblem.NOT_JSON
     assert inspector.inspect(CHAT, {}, bytes((1 << 20) + 1)).problem is BodyProblem.TOO_LARGE
+
+
+@pytest.mark.parametrize(("members", "problem"), [(999, BodyProblem.NONE), (1_000_000, BodyProblem.BAD_ENCODING)])
+def test_empty_members_of_gzip_are_few(inspector: Inspector, members: int, problem: BodyProblem) -> None:
+    # a million of them, copied one by one, took minutes
+    packed = gzip.compress(b"") * members + gzip.compress(BODY)
+    assert inspector.inspect(CHAT, {"content-encoding": "gzip"}, packed).problem is problem
+
+
+def test_members_larger_than_a_step() -> None:
+    inspector = Inspector(InspectPolicy(), TokenEstimator())
+    noise = json.dumps({"model": "m", "prompt": random.Random(1).randbytes(300_000).hex()}).encode()
+    parts = [gzip.compress(noise[at : at + 100_000]) for at in range(0, len(noise), 100_000)]
+    assert inspector.decoded({"content-encoding": "gzip"}, b"".join(parts)) == (noise, BodyProblem.NONE)
+    assert inspector.decoded({"content-encoding": "gzip"}, b"".join(parts)[:-1])[1] is BodyProblem.BAD_ENCODING
 
 
 def test_zstd_windows_are_limited() -> None:

@@ -145,6 +145,10 @@ BAD: dict[str, tuple[Answer, str]] = {
     "broken chunk": (broken_chunk, "partial"),
     "cut but complete by its length": (plain(PAGE[:-20]), "partial"),
     "gzip bomb": (plain(BOMB, more="content-encoding: gzip\r\n"), "too_large"),
+    "gzip and much behind it": (
+        plain(gzip.compress(PAGE) + bytes(1_000_000), more="content-encoding: gzip\r\n"),
+        "too_large",
+    ),
     "gzip cut": (plain(gzip.compress(PAGE)[:-30], more="content-encoding: gzip\r\n"), "partial"),
     "not gzip at all": (plain(PAGE, more="content-encoding: gzip\r\n"), "encoding"),
     "unknown encoding": (plain(PAGE, more="content-encoding: br\r\n"), "encoding"),
