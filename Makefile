@@ -1,6 +1,7 @@
 # make demo   a real Envoy balanced by live weights, on this machine
 # make test   everything, set-up included
 # make bench  the benchmarks
+# make setup  only the set-up: .venv, Envoy, llama.cpp
 # make lint   ruff, mypy --strict, import-linter, generated files
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -15,7 +16,7 @@ PYTEST_ARGS ?=
 .PHONY: help setup demo test bench lint protos envoy docs clean
 
 help:
-	@sed -n '1,4p' Makefile | sed 's/^# //'
+	@sed -n '1,5p' Makefile | sed 's/^# //'
 
 setup: $(STAMP) $(LLAMA_STAMP)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -420,4 +421,4 @@ def test_snapshots_without_moves_are_one_line(control: Control) -> None:
     assert any(line.endswith("only signals moved") for line in lines)
     assert any("→ 7" in line for line in lines)
     quiet = [number for number, line in enumerate(lines) if line.endswith("only signals moved")]
-    assert all(later - earlier > 1 for earlier, later in zip(quiet, quiet[1:], strict=False)), lines
+    assert all(later - earlier > 1 for earlier, later in itertools.pairwise(quiet)), lines
