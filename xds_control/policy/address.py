@@ -8,6 +8,8 @@ import re
 _HOST = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\Z"
 )
+_PORT = re.compile(r"[0-9]{1,5}\Z")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9._~-]+)?\Z")
 _DOTTED_NUMBERS = re.compile(r"[0-9.]+\Z")
 
 
@@ -22,7 +24,8 @@ def split_address(text: str) -> tuple[str, int]:
             raise ValueError(f"address {text!r} is not [ipv6]:port")
         port_text = rest[1:]
         try:
-            if ipaddress.ip_address(host).version != 6:
+            # `ipaddress` takes whatever stands behind a % as a scope, line ends too
+            if ipaddress.ip_address(host).version != 6 or not _IPV6.match(host):
                 raise ValueError
         except ValueError:
             raise ValueError(f"address {text!r}: {host!r} is not an IPv6 address") from None
@@ -41,7 +44,7 @@ def split_address(text: str) -> tuple[str, int]:
                 raise ValueError(f"address {text!r}: {host!r} is not an IPv4 address") from None
         elif not _HOST.match(host):
             raise ValueError(f"address {text!r}: {host!r} is not a host name")
-    if not port_text.isascii() or not port_text.isdigit() or not 1 <= int(port_text[:6]) <= 65535:
+    if not _PORT.match(port_text) or not 1 <= int(port_text) <= 65535:
         raise ValueError(f"address {text!r}: port {port_text!r} is not a number from 1 to 65535")
     return host, int(port_text)
 

@@ -12,6 +12,7 @@ from xds_control.policy.address import canonical_address, check_listen, is_loopb
         ("[fd00::1]:80", ("fd00::1", 80)),
         ("vllm-0.svc.cluster.local:8000", ("vllm-0.svc.cluster.local", 8000)),
         ("localhost:1", ("localhost", 1)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
     ],
 )
 def test_addresses_are_split(text: str, expected: tuple[str, int]) -> None:
@@ -23,7 +24,8 @@ def test_addresses_are_split(text: str, expected: tuple[str, int]) -> None:
     "text",
     ["", "10.0.0.1", ":80", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:99999999999999999999", "10.0.0:80",
      "256.1.1.1:80", "fd00::1:80", "[fd00::1]", "[10.0.0.1]:80", "[zz]:80", "a b:80", "host:80x", "host:٣", "-a:80",
-     "http://x:80", "a..b:80", "10.0.0.1:+80"],
+     "http://x:80", "a..b:80", "10.0.0.1:+80", "10.0.0.1:00006553599", "[fe80::1%a\r\nx-evil: 1]:80",
+     "[fe80::1%eth0 x]:80", "[fe80::1%]:80", "a\n:80", "a:80\n", "\ud800:80", "a\0b:80"],
 )  # fmt: skip
 def test_bad_addresses_say_what_is_wrong(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
