@@ -11,7 +11,7 @@ import getpass
 import ipaddress
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,6 +20,7 @@ import click
 import grpc
 
 from xds_control.admin.keys import CODE_KEY, USER_KEY
+from xds_control.cli.harmless import harmless, make_harmless
 from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNREACHABLE, fail
 from xds_control.cli.output import Duration
 from xds_control.proto import admin_pb2_grpc
@@ -86,12 +87,22 @@ class AdminClient:
 
     def ask(self, method: str, request: Any) -> Any:
         """The same, but an error is raised as grpc.RpcError."""
-        return getattr(self.stub, method)(request, timeout=self._timeout_s, metadata=self._metadata)
+        return make_harmless(getattr(self.stub, method)(request, timeout=self._timeout_s, metadata=self._metadata))
+
+    def only(self, found: Sequence[Any]) -> Any:
+        """The one thing that was asked for."""
+        if len(found) != 1:
+            self.senseless(f"{len(found)} things where one was asked for")
+        return found[0]
+
+    def senseless(self, what: str) -> NoReturn:
+        """Ends the command because an answer makes no sense."""
+        fail(f"control at {self.server} answered {what}; is it another version, or another program?", EXIT_FAILED)
 
     def stream(self, method: str, request: Any) -> Iterator[Any]:
         """The answers of a stream, without end."""
         with self.errors():
-            yield from getattr(self.stub, method)(request, metadata=self._metadata)
+            yield from map(make_harmless, getattr(self.stub, method)(request, metadata=self._metadata))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -103,8 +114,8 @@ class AdminClient:
 
     def _fail(self, error: Any) -> NoReturn:
         status = error.code()
-        codes = [value for key, value in error.trailing_metadata() or () if key == CODE_KEY]
-        details = error.details() or ""
+        codes = [harmless(str(value)) for key, value in error.trailing_metadata() or () if key == CODE_KEY]
+        details = harmless(error.details() or "")
         if codes:
             fail(f"{details} [{codes[0]}]", _EXITS.get(status, EXIT_FAILED))
         if status is grpc.StatusCode.UNAVAILABLE:

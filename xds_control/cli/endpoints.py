@@ -84,7 +84,7 @@ def show(client: AdminClient, name: str, pool: str, signals: bool, explain: bool
     Example: xds-control endpoints show 10.0.0.11:8000 --signals
     """
     request = pb.ListEndpointsRequest(pool=pool, endpoint=name, explain=explain, all_sources=signals, long_window=True)
-    (one,) = client.call("ListEndpoints", request).endpoints
+    one = client.only(client.call("ListEndpoints", request).endpoints)
     happened: Sequence[Any] = ()
     if count:
         happened = client.call("ListEvents", pb.ListEventsRequest(endpoint=one.address, limit=count)).events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
@@ -100,10 +101,11 @@ def emit_document(output: str, value: Any, *, line: bool = False) -> None:
 
 
 def console() -> Console:
-    """Where tables go. On a terminal they adapt to its width; in a pipe nothing is cut and nothing coloured."""
+    """Where tables go. On a terminal they adapt to its width; in a pipe nothing is cut and nothing coloured. Texts are
+    shown as they are: `[red]` and `:tiger:` are good names of models."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, width=PIPED_WIDTH, no_color=True, soft_wrap=True)
+        return Console(highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, width=PIPED_WIDTH, no_color=True, soft_wrap=True)
 
 
 def grid(columns: str) -> Grid:
@@ -146,12 +148,12 @@ def counted(number_of: int, name: str) -> str:
 
 def percent(value: float | None, digits: int = 0) -> str:
     """A ratio; `-` when it is unknown."""
-    return "-" if value is None else f"{100 * value:.{digits}f}%"
+    return "-" if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}%"
 
 
 def number(value: float | None) -> str:
     """A number to three figures; `-` when it is unknown."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "-"
     if value != 0 and abs(value) < 0.001:
         return f"{value:.1e}"
@@ -162,7 +164,7 @@ def number(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """A time span as people say it: `340 ms`, `12 s`, `3m20s`, `2h`, `5d`; `-` when it is unknown."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "-"
     if value < 0.001:
         return f"{round(value * 1000, 2):g} ms"
@@ -193,8 +195,11 @@ def size(value: float) -> str:
 
 
 def clock(unix_s: float) -> str:
-    """A moment in local time, with the date when it is not today."""
-    moment = time.localtime(unix_s)
+    """A moment in local time, with the date when it is not today; `-` when there is no such moment."""
+    try:
+        moment = time.localtime(unix_s)
+    except (ValueError, OverflowError, OSError):
+        return "-"
     today = time.localtime()
     form = "%H:%M:%S" if moment[:3] == today[:3] else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, moment)

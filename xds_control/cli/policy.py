@@ -165,7 +165,10 @@ def show(client: AdminClient, version: str, effective: bool, output: str) -> Non
     """
     answer = client.call("GetPolicy", pb.GetPolicyRequest(version=version))
     if effective:
-        document = json.loads(answer.effective_json)
+        try:
+            document = json.loads(answer.effective_json)
+        except ValueError:
+            client.senseless("a policy that is no JSON")
         emit_document("yaml" if output == "yaml" else "json", document)
     elif output != "table":
         emit(output, answer, lambda: ())

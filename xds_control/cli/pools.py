@@ -26,7 +26,7 @@ def pools(client: AdminClient, name: str, output: str) -> None:
     Example: xds-control pools chat
     """
     found = client.call("ListPools", pb.ListPoolsRequest(pool=name)).pools
-    emit(output, found, lambda: _one(found[0]) if name else [pool_table(found)])
+    emit(output, found, lambda: _one(client.only(found)) if name else [pool_table(found)])
 
 
 def pool_table(found: Sequence[Any]) -> Grid:

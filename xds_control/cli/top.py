@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 import grpc
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from xds_control.cli.admin_client import AdminClient, admin_options
 from xds_control.cli.events import event_table
+from xds_control.cli.harmless import harmless
 from xds_control.cli.output import (
     Duration,
     clock,
@@ -76,13 +77,13 @@ def top(client: AdminClient, pool: str, sort: str, interval: float, once: bool) 
             screen.print(part)
         return
     frame = Frame()
-    screen = Console(highlight=False)
+    screen = console()
     with Live(console=screen, screen=True, auto_refresh=False) as live, _keys() as pressed:
         while True:
             try:
                 frame = _look(client, pool)
             except grpc.RpcError as error:
-                frame.trouble = f"{client.server}: {error.details() or error.code().name}"
+                frame.trouble = harmless(f"{client.server}: {error.details() or error.code().name}")
             live.update(Group(*_parts(frame, sort, screen.height)), refresh=True)
             if pressed(max(0.2, interval)) in ("q", "Q", "\x03"):
                 return
