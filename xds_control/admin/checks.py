@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from xds_control.errors import Place, PolicyError, Problem
+from xds_control.admin.auth import check_admin, check_fleet
+from xds_control.errors import ConfigError, Place, PolicyError, Problem
 from xds_control.policy.document import Path, path_text
 from xds_control.policy.schema import Policy
 from xds_control.routing.check import CHECKS as ROUTING_CHECKS
 from xds_control.signals.engines.generic import problems as signal_problems
 from xds_control.signals.engines.generic import unknown_engine
 from xds_control.weights import warnings as weight_warnings
+from xds_control.xds.security import check_exposure
 
 
 def check_signals(policy: Policy) -> None:
@@ -28,7 +30,25 @@ def check_signals(policy: Policy) -> None:
         raise PolicyError(found)
 
 
-CHECKS = (*ROUTING_CHECKS, check_signals)
+def check_ports(policy: Policy) -> None:
+    """Raises PolicyError for ports that others can reach and anybody may use: control would refuse to start."""
+    control = policy.control
+    checks: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("control.xds", lambda: check_exposure(control.xds, policy.xds)),
+        ("control.fleet", lambda: check_fleet(control.fleet, control.fleet_security)),
+        ("control.admin", lambda: check_admin(control.admin, control.admin_security)),
+    )
+    found: list[Problem] = []
+    for path, check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            found.append(Problem(Place(path=path), str(error)))
+    if found:
+        raise PolicyError(found)
+
+
+CHECKS = (*ROUTING_CHECKS, check_signals, check_ports)
 """To be given to `load_policy`."""
 
 

@@ -40,6 +40,13 @@ pools:
             "policy.yaml:2:35: routing.rules[0].when",
             "nope",
         ),
+        (
+            ("pools:", "control: {admin: '0.0.0.0:18002'}\npools:"),
+            "policy.yaml:2:18: control.admin",
+            "can be reached from elsewhere",
+        ),
+        (("pools:", "control: {fleet: '0.0.0.0:1'}\npools:"), "policy.yaml:2:18: control.fleet", "fleet_security.tls"),
+        (("pools:", "control: {xds: '0.0.0.0:1'}\npools:"), "policy.yaml:2:16: control.xds", "xds.tls"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "control", "bootstrap"])
