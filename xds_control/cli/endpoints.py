@@ -137,7 +137,7 @@ def _one(one: Any, happened: Sequence[Any], all_sources: bool) -> Iterable[Rende
             ("pickable", "yes" if one.pickable else "no"),
             ("closed gates", ", ".join(one.gates)),
             ("capacity", number(one.capacity)),
-            ("engine", one.engine),
+            ("engine", _engine(one)),
             ("role", one.role if one.role != "both" else ""),
             ("place", place),
             ("models", ", ".join(one.models)),
@@ -162,6 +162,13 @@ def _one(one: Any, happened: Sequence[Any], all_sources: bool) -> Iterable[Rende
         yield Text("")
         yield heading("Events")
         yield event_table(happened)
+
+
+def _engine(one: Any) -> str:
+    if one.engine != "auto":
+        return str(one.engine)
+    found = next((signal.source for signal in one.signals if signal.name in _SHOWN_SIGNALS and signal.used), "")
+    return f"auto: {found}" if found else "auto: not known yet"
 
 
 def _level(priority: int) -> str:

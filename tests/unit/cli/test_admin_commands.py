@@ -422,3 +422,14 @@ def test_snapshots_without_moves_are_one_line(control: Control) -> None:
     assert any("→ 7" in line for line in lines)
     quiet = [number for number, line in enumerate(lines) if line.endswith("only signals moved")]
     assert all(later - earlier > 1 for earlier, later in itertools.pairwise(quiet)), lines
+
+
+def test_an_engine_that_was_found_out_is_named(control: Control) -> None:
+    def engine() -> str:
+        lines = control.run("endpoints", "show", "beta").output.splitlines()
+        return next(line for line in lines if line.startswith("engine")).split(maxsplit=1)[1]
+
+    assert engine() == "auto: not known yet"
+    control.do(busy)
+    assert engine().startswith("auto: ")
+    assert engine() != "auto: not known yet"
