@@ -53,6 +53,15 @@ class Routes:
         return cls(rules, models, policy)
 
 
+class Buffered:
+    """Bytes of bodies that are still to come in full, of all requests of a processor."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class Decider:
     """Decides requests against one view of the fleet and one policy. Give it new ones by `view` and `routes`.
 
@@ -84,12 +93,14 @@ class Decider:
         self.default_class = default_class
         self.on_decision: Callable[[Decision, float], None] | None = None
         self.beside: Beside | None = None
+        self.buffered = Buffered()
         self._count = first
 
     def continue_from(self, before: Decider | None) -> None:
         """Goes on counting decisions where the decider of an earlier policy stopped: ids stay unique."""
         if before is not None:
             self._count = before._count
+            self.buffered = before.buffered
 
     def decide(self, request: RequestView, now: float) -> Decision:
         """The decision for a whole request. `now`: monotonic seconds."""

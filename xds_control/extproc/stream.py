@@ -78,6 +78,7 @@ class Stream:
 
     __slots__ = (
         "_body",
+        "_buffered",
         "_decider",
         "_mode",
         "_observe",
@@ -106,6 +107,7 @@ class Stream:
         self._request: RequestView | None = None
         self._body: list[Piece] = []
         self._size = 0
+        self._buffered = 0
         self._trailers = False
         self._saw_headers = False
         self._observe = False
@@ -163,6 +165,9 @@ class Stream:
     def closed(self) -> None:
         """The RPC is over, however it ended."""
         self.done = True
+        if self._buffered:
+            self._body = []
+            self._release()
         if self._observer is not None and not self._response_done:
             self._response_done = True
             self._observer.end()
@@ -217,21 +222,31 @@ class Stream:
             return self._decide(now)
         if mode in (Mode.NONE, Mode.STREAMED):
             return [answers.CONTINUE_REQUEST_BODY]
+        policy, buffered = self._decider.policy, self._decider.buffered
         self._body += pieces
-        self._size += sum(map(len, pieces))
-        if end or self._size > self._decider.policy.max_body_bytes:
+        size = sum(map(len, pieces))
+        self._size += size
+        self._buffered += size
+        buffered.bytes += size
+        if end or self._size > policy.max_body_bytes or buffered.bytes > policy.max_buffered_bytes:
             return self._whole_body(end, now)
         return []
+
+    def _release(self) -> None:
+        """What was buffered is so no more."""
+        self._decider.buffered.bytes -= self._buffered
+        self._buffered = 0
 
     def _whole_body(self, ended: bool, now: float) -> list[bytes]:
         request = self._request
         assert request is not None
         request.body = joined(self._body) if self._body else b""
         self._body = []
+        self._release()
         request.complete = ended
         if not ended:
             request.can_rewrite = False
-            if self._decider.policy.on_too_large == "reject":
+            if self._size > self._decider.policy.max_body_bytes and self._decider.policy.on_too_large == "reject":
                 request.complete = True  # it will be refused; nothing more needs to be seen
         return self._decide(now, cut=not ended)
 

@@ -48,6 +48,15 @@ class ExtProcPolicy(Section, frozen=True, kw_only=True):
         int,
         meta("largest request body that the processor reads", unit="bytes", ge=1024, le=1 << 30, example=67108864),
     ] = 64 << 20
+    max_buffered_bytes: Annotated[
+        int,
+        meta(
+            "bytes of request bodies in one processor of which more is to come (streamed and full_duplex); beyond it "
+            "requests are decided by what has come of them, their bodies unchanged",
+            unit="bytes",
+            ge=1 << 20,
+        ),
+    ] = 1 << 30
     on_malformed: Annotated[
         Literal["pass", "reject"],
         meta(

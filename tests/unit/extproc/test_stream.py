@@ -241,6 +241,31 @@ def test_too_large_duplex_body_is_refused_or_echoed_as_it_comes() -> None:
     assert peer.stream.done
 
 
+@pytest.mark.parametrize("mode", [DUPLEX, STREAMED])
+def test_bodies_that_wait_for_their_rest_are_bounded_together(mode: int) -> None:
+    limits = ExtProcPolicy(max_buffered_bytes=1 << 20, on_malformed="reject", on_too_large="reject")
+    decider = decider_of(extproc=limits)
+    beginning = body_of("model-b")[:-1] + b', "x": "'
+    peers = [Peer(decider, mode, send_body_without_waiting_for_header_response=True) for _ in range(3)]
+    for peer in peers:
+        peer.headers()
+        assert peer.body(beginning + b"y" * 400_000, end=False) == [] or peer is peers[2]
+    first, second, cut = peers
+    assert set_headers(cut.sent[-1] if mode == STREAMED else cut.sent[0])[names.POOL] == "pool-b"
+    assert decider.buffered.bytes == 2 * (len(beginning) + 400_000)
+    if mode == DUPLEX:
+        found = pieces([*cut.sent, *cut.body(b"z" * 100_000 + b'"}', end=True)])
+        assert b"".join(one.body for one in found) == beginning + b"y" * 400_000 + b"z" * 100_000 + b'"}'
+        assert found[-1].end_of_stream
+    first.stream.closed()
+    assert decider.buffered.bytes == len(beginning) + 400_000
+    second.body(b'"}')
+    assert decider.buffered.bytes == 0
+    after = decider_of(extproc=limits)
+    after.continue_from(decider)
+    assert after.buffered is decider.buffered
+
+
 def test_pick_is_in_header_and_metadata_alike() -> None:
     chosen = Pick(("10.9.0.1:8000", "[fd00::2]:8000"), matched_tokens=128, headers={names.PREFILL: "10.9.0.7:8000"})
     peer = Peer(decider_of(picker=FirstPicker(chosen)), BUFFERED)
