@@ -97,5 +97,5 @@ async def test_an_open_port_is_not_served(tmp_path: Path, port: str, words: str)
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr

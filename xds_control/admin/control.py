@@ -395,5 +395,5 @@ def run_control(_policy: Policy, path: Path, run_dir: Path | None) -> int:
         return 2
     except (ConfigError, StoreError, OSError, grpc.aio.UsageError) as error:
         log.error("cannot-serve", error=str(error))
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1  # a port or a store may be free later
     return 0

@@ -15,7 +15,7 @@ import click
 
 from xds_control.admin.keys import LOG_FORMATS, LOG_LEVELS
 from xds_control.cli.options import EXIT_BAD_INPUT, fail, policy_option, read_policy
-from xds_control.cli.supervise import Child, Supervisor
+from xds_control.cli.supervise import Child, ChildRefused, Supervisor
 from xds_control.observe.logs import configure, logger
 from xds_control.policy.address import join_address, split_address
 from xds_control.policy.processes import ProcessorPolicy
@@ -66,7 +66,10 @@ def serve(policy_path: Path, with_envoy: bool, run_dir: Path | None, drain_s: fl
         children = plan(policy, policy_path.resolve(), folder, envoy, drain_s)
         told = {"requests": policy.envoy.listen} if envoy is not None else {}
         told |= {"page": f"http://{policy.control.http}/", "admin": policy.control.admin, "run_dir": str(folder)}
-        asyncio.run(_supervise(children, folder, told))
+        try:
+            asyncio.run(_supervise(children, folder, told))
+        except ChildRefused as error:
+            fail(error, EXIT_BAD_INPUT)
 
 
 @click.command()

@@ -12,11 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xds_control.errors import XdsControlError
 from xds_control.observe.logs import logger
 
 MAX_BACKOFF_S = 5.0
 STEADY_S = 10.0
 """A child that lived this long starts again at once with the first backoff."""
+REFUSED = 2
+"""Exit code of a child that cannot start as it is configured: before it was ever ready, trying again is no use."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,7 +40,12 @@ class Child:
     backoff_s: float = 0.1
     output: Path | None = None
     starts: int = field(default=0, init=False)
+    settled: bool = field(default=False, init=False)
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
+
+
+class ChildRefused(XdsControlError):
+    """A child that said at its first start that it cannot run as it is configured."""
 
 
 class Supervisor:
@@ -51,15 +59,26 @@ class Supervisor:
         self._log = logger("supervisor")
 
     async def start(self) -> None:
-        """Starts every child in order, each after the one before is ready."""
+        """Starts every child in order, each after the one before is ready. Raises ChildRefused."""
         if self._run_dir is not None:
             self._run_dir.mkdir(parents=True, exist_ok=True)
         for child in self._children:
             await self._spawn(child)
             # watched from the first moment: a child that dies while the next ones wait for it is started again
             self._tasks.append(asyncio.create_task(self._keep(child), name=f"keep-{child.name}"))
-            if child.ready is not None and not await child.ready():
+            if child.ready is not None and not await self._ready(child, child.ready):
                 self._log.warning("child-not-ready", child=child.name)
+
+    async def _ready(self, child: Child, ready: Callable[[], Awaitable[bool]]) -> bool:
+        waiting = asyncio.ensure_future(ready())
+        keeping = self._tasks[-1]
+        await asyncio.wait({waiting, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        if keeping.done():
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            raise ChildRefused(f"{child.name} cannot run with this policy; what it said is above")
+        child.settled = True
+        return waiting.result()
 
     async def stop(self) -> None:
         """Stops the children in reverse order; kills what does not end in time. Leaves nothing running."""
@@ -86,6 +105,8 @@ class Supervisor:
             started = loop.time()
             code = await process.wait()
             if self._stopping:
+                return
+            if code == REFUSED and child.ready is not None and not child.settled:
                 return
             lived = loop.time() - started
             backoff = child.backoff_s if lived > STEADY_S else min(backoff * 2, MAX_BACKOFF_S)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.envoy.harness import eventually
 from xds_control.cli import supervise
-from xds_control.cli.supervise import Child, Supervisor
+from xds_control.cli.supervise import Child, ChildRefused, Supervisor
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -57,6 +57,23 @@ async def test_a_child_that_dies_while_it_is_awaited_is_started_again(tmp_path: 
         await supervisor.stop()
 
 
+async def test_a_child_that_refuses_its_configuration_ends_the_start(tmp_path: Path) -> None:
+    async def never() -> bool:
+        await asyncio.sleep(600)
+        return True
+
+    async def at_once() -> bool:
+        return True
+
+    refusing = Child("two", [sys.executable, "-c", "raise SystemExit(2)"], ready=never, backoff_s=0.05)
+    supervisor = Supervisor([Child("one", SLEEP, ready=at_once), refusing], tmp_path)
+    with pytest.raises(ChildRefused, match="two cannot run"):
+        await supervisor.start()
+    assert refusing.starts == 1
+    await supervisor.stop()
+    assert not os.listdir(tmp_path)
+
+
 async def test_a_child_that_cannot_be_started_for_now_is_started_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +112,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, pathlib\n"
-        "from xds_control.cli.supervise import Child, Supervisor\n"
+        "from xds_control.cli.supervise import Child, ChildRefused, Supervisor\n"
         f"folder = pathlib.Path({str(tmp_path)!r})\n"
         "async def main():\n"
         f"    await Supervisor([Child('one', {SLEEP!r})], folder).start()\n"
