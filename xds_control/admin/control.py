@@ -261,7 +261,9 @@ class Control:
 
     def _on_policy_refused(self, who: str, why: str) -> None:
         self.policy_rejected += 1
-        self.events.add(time.monotonic(), "policy", before=self.version, after=self.version, reason=why, by=who)
+        self.events.add(
+            time.monotonic(), "policy", before=self.version, after=self.version, reason=f"refused: {why}", by=who
+        )
         self._log.error("policy-refused", by=who, problem=why, in_force=self.version)
 
     async def _serve_fleet(self) -> None:

@@ -168,7 +168,8 @@ class Policies:
         except PolicyError as error:
             if not dry_run:
                 first = error.problems[0]
-                self._on_refused(who, f"{len(error.problems)} problems, first: {first}")
+                more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+                self._on_refused(who, f"{first}{more}")
             return pb.PushPolicyResponse(problems=map(problem_message, error.problems))
         answer = pb.PushPolicyResponse(diff=diff, warnings=map(problem_message, notes))
         if diff.needs_force and not force:

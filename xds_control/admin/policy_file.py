@@ -78,7 +78,8 @@ class PolicyFile:
             self.problem = self._refused = ""
 
     def _say(self, problem: str) -> None:
-        self.problem = f"{self._path}: {problem}" if problem else ""
+        place = "" if problem.startswith(str(self._path)) else f"{self._path}: "
+        self.problem = f"policy file refused: {place}{problem}" if problem else ""
         if problem:
             self._log.error("policy-file-refused", path=str(self._path), problem=problem)
 

@@ -254,11 +254,11 @@ async def test_a_watched_file_is_pushed_when_it_has_settled(tmp_path: Path) -> N
     await watched.look()
     assert len(pushed) == 1
 
-    answer = "pools: wrong"
+    answer = f"{path}:3:1: pools: wrong"
     path.write_text(ONE_LEFT)
     await watched.look()
     await watched.look()
-    assert "pools: wrong" in watched.problem
+    assert watched.problem == f"policy file refused: {path}:3:1: pools: wrong"
     assert len(pushed) == 2
     watched.settled([("elsewhere", ONE_LEFT)])
     assert watched.problem == ""
@@ -267,6 +267,7 @@ async def test_a_watched_file_is_pushed_when_it_has_settled(tmp_path: Path) -> N
     await watched.look()
     await watched.look()
     assert "cannot be read" in watched.problem
+    assert watched.problem.count(str(path)) == 1
     path.write_text(ONE_LEFT)
     await watched.look()
     await watched.look()
