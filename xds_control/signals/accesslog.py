@@ -16,6 +16,7 @@ import msgspec
 from xds_control.policy import headers as names
 from xds_control.policy.classes import ServiceClassPolicy
 from xds_control.proto import fleet_pb2
+from xds_control.signals import entry_fields as fields
 from xds_control.signals import orca
 from xds_control.signals.finished import FailedAttempt, Finished, Kind, outcome_of
 from xds_control.signals.sketch import Sketch
@@ -43,11 +44,6 @@ SILENCE: Final = 1000
 _UPSTREAM_END: Final = 9  # AccessLogType.UpstreamEnd: one attempt ended
 _REQUEST_ENDS: Final = frozenset({0, 6})  # NotSet (older Envoys) and DownstreamEnd
 _STREAMED_TYPES: Final = ("text/event-stream", "application/x-ndjson", "application/stream+json", "application/jsonl")
-_MAX_STRING: Final = 256
-_MAX_NUMBER: Final = 1e9
-_MAX_SECONDS: Final = 86_400.0
-_MICRO: Final = 1e-6
-_NANO: Final = 1e-9
 
 _ERROR_FIELD: Final[Mapping[Kind, str]] = {
     "connect": "errors_connect",
@@ -186,11 +182,11 @@ class AccessLog:
             entry.response.response_code.value, common.response_flags if common.HasField("response_flags") else None
         )
         field = _ATTEMPT_FIELD.get(kind)
-        endpoint = _address(common.upstream_remote_address)
+        endpoint = fields.address(common.upstream_remote_address)
         if field is None or not endpoint:
             return None
         # Entries of attempts carry no dynamic metadata: the cluster tells the pool, the class is unknown.
-        pool = common.upstream_cluster[:_MAX_STRING]
+        pool = common.upstream_cluster[: fields.MAX_STRING]
         message = self._row(pool, endpoint, "").message
         setattr(message, field, getattr(message, field) + 1)
         return FailedAttempt(pool, endpoint, kind)
@@ -200,7 +196,7 @@ class AccessLog:
         status = response.response_code.value
         kind = outcome_of(status, common.response_flags if common.HasField("response_flags") else None)
         ok = kind == "ok"
-        endpoint = _address(common.upstream_remote_address)
+        endpoint = fields.address(common.upstream_remote_address)
         attempts = common.upstream_request_attempt_count
 
         request_id = pool = model = named_class = tenant = api = processor = pick = prefill = ""
@@ -210,37 +206,37 @@ class AccessLog:
         metadata = common.metadata.filter_metadata.get(names.NAMESPACE)
         if metadata is not None:
             get = metadata.fields.get
-            request_id = _text(get(names.META_ID))
-            pool = _text(get(names.META_POOL))
-            model = _text(get(names.META_MODEL))
-            named_class = _text(get(names.META_CLASS))
-            tenant = _text(get(names.META_TENANT))
-            api = _text(get(names.META_API))
-            processor = _text(get(names.META_PROCESSOR))
-            pick = _text(get(names.META_PICK))
-            prefill = _text(get(names.META_PREFILL))
-            ahead = _number(get(names.META_AHEAD_TOKENS))
-            batch = _number(get(names.META_BATCH))
-            prompt_bytes = _number(get(names.META_PROMPT_BYTES))
-            prompt_est = _number(get(names.META_PROMPT_TOKENS_ESTIMATE))
-            output_est = _number(get(names.META_OUTPUT_TOKENS_ESTIMATE))
-            matched = _number(get(names.META_MATCHED_TOKENS))
-            profile = _integer(get(names.META_TEXT_PROFILE))
-            images = _number(get(names.META_IMAGES)) or 0
-            prompt = _number(get(names.META_USAGE_PROMPT))
-            completion = _number(get(names.META_USAGE_COMPLETION))
-            cached = _number(get(names.META_USAGE_CACHED))
-            read = _number(get(names.META_USAGE_CACHE_READ))
+            request_id = fields.text(get(names.META_ID))
+            pool = fields.text(get(names.META_POOL))
+            model = fields.text(get(names.META_MODEL))
+            named_class = fields.text(get(names.META_CLASS))
+            tenant = fields.text(get(names.META_TENANT))
+            api = fields.text(get(names.META_API))
+            processor = fields.text(get(names.META_PROCESSOR))
+            pick = fields.text(get(names.META_PICK))
+            prefill = fields.text(get(names.META_PREFILL))
+            ahead = fields.number(get(names.META_AHEAD_TOKENS))
+            batch = fields.number(get(names.META_BATCH))
+            prompt_bytes = fields.number(get(names.META_PROMPT_BYTES))
+            prompt_est = fields.number(get(names.META_PROMPT_TOKENS_ESTIMATE))
+            output_est = fields.number(get(names.META_OUTPUT_TOKENS_ESTIMATE))
+            matched = fields.number(get(names.META_MATCHED_TOKENS))
+            profile = fields.integer(get(names.META_TEXT_PROFILE))
+            images = fields.number(get(names.META_IMAGES)) or 0
+            prompt = fields.number(get(names.META_USAGE_PROMPT))
+            completion = fields.number(get(names.META_USAGE_COMPLETION))
+            cached = fields.number(get(names.META_USAGE_CACHED))
+            read = fields.number(get(names.META_USAGE_CACHE_READ))
             if prompt is not None and read is not None:
-                prompt += read + (_number(get(names.META_USAGE_CACHE_CREATION)) or 0)
+                prompt += read + (fields.number(get(names.META_USAGE_CACHE_CREATION)) or 0)
                 cached = read
-        pool = pool or common.upstream_cluster[:_MAX_STRING]
+        pool = pool or common.upstream_cluster[: fields.MAX_STRING]
         service_class = self._class_of(named_class)
 
         headers = response.response_headers
         if prompt is None:
-            prompt = _count(headers.get("x-prompt-tokens"))
-            completion = completion if completion is not None else _count(headers.get("x-generated-tokens"))
+            prompt = fields.count(headers.get("x-prompt-tokens"))
+            completion = completion if completion is not None else fields.count(headers.get("x-generated-tokens"))
         if prompt is not None:
             if cached is None:
                 cached = self._unsaid(endpoint)
@@ -252,8 +248,8 @@ class AccessLog:
                     cached = prompt
 
         tags = common.custom_tags
-        body_s = _micros(tags.get(names.TAG_TTFT_US))
-        decode_s = _micros(tags.get(names.TAG_DECODE_US))
+        body_s = fields.micros(tags.get(names.TAG_TTFT_US))
+        decode_s = fields.micros(tags.get(names.TAG_DECODE_US))
         content_type = headers.get("content-type")
         if content_type is not None:
             streamed = content_type.startswith(_STREAMED_TYPES)
@@ -264,17 +260,17 @@ class AccessLog:
         if not streamed:
             decode_s = None
 
-        received = _seconds(common.time_to_last_rx_byte) or 0.0
-        sent = _seconds(common.time_to_first_upstream_tx_byte)
-        ended = _seconds(common.time_to_last_upstream_rx_byte)
+        received = fields.seconds(common.time_to_last_rx_byte) or 0.0
+        sent = fields.seconds(common.time_to_first_upstream_tx_byte)
+        ended = fields.seconds(common.time_to_last_upstream_rx_byte)
         e2e_s = None if ended is None or ended < received else ended - received
         if e2e_s is None:
-            e2e_s = _seconds(common.duration)
+            e2e_s = fields.seconds(common.duration)
         queue_s = None if sent is None else max(0.0, sent - received)
         ended_unix_s = None
         if common.HasField("start_time"):
-            lasted = _seconds(common.duration) or ended or 0.0
-            ended_unix_s = common.start_time.seconds + common.start_time.nanos * _NANO + lasted
+            lasted = fields.seconds(common.duration) or ended or 0.0
+            ended_unix_s = common.start_time.seconds + common.start_time.nanos * fields.NANO + lasted
 
         message = self._sum(
             *(pool, endpoint, service_class, kind, status, streamed, attempts),
@@ -450,60 +446,3 @@ class AccessLog:
             total.last = value
             total.sum += value
             total.count += 1
-
-
-def _address(address: Any) -> str:
-    """`ip:port`, IPv6 in brackets, or the path of a Unix socket; "" when there is none."""
-    socket = address.socket_address
-    host: str = socket.address
-    if host:
-        return f"[{host}]:{socket.port_value}" if ":" in host else f"{host}:{socket.port_value}"
-    path: str = address.pipe.path
-    return path
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    text: str = value.string_value
-    return text if len(text) <= _MAX_STRING else text[:_MAX_STRING]
-
-
-def _number(value: Any) -> int | None:
-    """A count in a metadata value: a number, or a numeral in a string; None when it is neither or out of reason."""
-    if value is None:
-        return None
-    number = value.number_value
-    if number == 0.0 and value.string_value:
-        return _count(value.string_value)
-    if not 0.0 <= number <= _MAX_NUMBER or not (number or value.WhichOneof("kind") == "number_value"):
-        return None
-    return int(number)
-
-
-def _integer(value: Any) -> int:
-    """A whole number of up to 53 bits, 0 for anything else."""
-    if value is None or value.WhichOneof("kind") != "number_value":
-        return 0
-    number = value.number_value
-    return int(number) if 0 <= number < 2.0**53 and number == int(number) else 0
-
-
-def _count(text: str | None) -> int | None:
-    if text and text.isascii() and text.isdigit() and len(text) <= 9:
-        return int(text)
-    return None
-
-
-def _micros(text: str | None) -> float | None:
-    """Seconds from a tag of decimal microseconds; None for "-", nothing, or more than a day."""
-    if text and text.isascii() and text.isdigit() and len(text) <= 11:
-        seconds = int(text) * _MICRO
-        return seconds if seconds <= _MAX_SECONDS else None
-    return None
-
-
-def _seconds(duration: Any) -> float | None:
-    """Seconds of a protobuf Duration; None when it is unset (zero), negative or more than a day."""
-    seconds: float = duration.seconds + duration.nanos * _NANO
-    return seconds if 0.0 < seconds <= _MAX_SECONDS else None
