@@ -168,6 +168,12 @@ function endpointRow(one) {
   };
 }
 
+function engineOf(one) {
+  if (one.engine !== "auto") return one.engine;
+  const found = one.signals.find((part) => part.used && ["running", "waiting", "kv_usage"].includes(part.name));
+  return `auto: ${found ? found.source : "not known yet"}`;
+}
+
 async function endpoint(address) {
   const name = encodeURIComponent(address);
   const [found, events] = await Promise.all([
@@ -180,7 +186,7 @@ async function endpoint(address) {
     h("h2", {}, one.name || one.address),
     facts([
       ["address", one.address], ["pool", one.pool], ["state", `${stateOf(one)} for ${seconds(one.state_age_s)}${one.state_reason ? `: ${one.state_reason}` : ""}`],
-      ["engine", one.engine], ["role", one.role], ["models", one.models.join(", ")], ["adapters", one.loras.join(", ")],
+      ["engine", engineOf(one)], ["role", one.role === "both" ? "" : one.role], ["models", one.models.join(", ")], ["adapters", one.loras.join(", ")],
       ["capacity", number(one.capacity)], ["gates", one.gates.join(", ")], ["held", one.held],
       ["order", orderOf(one)],
     ]),
@@ -328,7 +334,7 @@ async function head() {
 function askForToken(message) {
   const field = h("input", {type: "password", autocomplete: "off"});
   const enter = (event) => { event.preventDefault(); token = field.value.trim(); sessionStorage.setItem("token", token); draw(); };
-  return h("form", {onsubmit: enter}, h("p", {}, message), h("label", {}, "Token ", field), h("button", {}, "Look"));
+  return h("form", {onsubmit: enter}, h("p", {}, `${message}: one of control.admin_security.tokens`), h("label", {}, "Token ", field), h("button", {}, "Look"));
 }
 
 async function draw() {
