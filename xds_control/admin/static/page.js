@@ -334,7 +334,7 @@ async function head() {
 function askForToken(message) {
   const field = h("input", {type: "password", autocomplete: "off"});
   const enter = (event) => { event.preventDefault(); token = field.value.trim(); sessionStorage.setItem("token", token); draw(); };
-  return h("form", {onsubmit: enter}, h("p", {}, `${message}: one of control.admin_security.tokens`), h("label", {}, "Token ", field), h("button", {}, "Look"));
+  return h("form", {onsubmit: enter}, h("p", {}, `${message}: one of those that the policy names for the admin port`), h("label", {}, "Token ", field), h("button", {}, "Look"));
 }
 
 async function draw() {
