@@ -100,7 +100,10 @@ class _Candidate:
 @click.option("--html", "html_path", type=click.Path(path_type=Path), help="Also write a report that a browser shows.")
 @click.option("--progress/--no-progress", default=None, help="Progress bar; by default on a terminal.")
 @click.option(
-    "--tables", "tables_path", type=click.Path(path_type=Path), help="Write docs/policies.md anew, nothing else."
+    "--tables",
+    "tables_path",
+    type=click.Path(path_type=Path),
+    help="Compare all policies on all loads, a quarter of an hour or more, and write that as Markdown; nothing else.",
 )
 def command(
     policy_name: str,

@@ -85,12 +85,18 @@ class Record:
         if rivals and pick.reason in ("least-cost", "prefix", "tie", "session"):
             best = min(rivals, key=lambda c: c.cost_s)
             gap = best.cost_s - pick.cost_s
-            text += (
-                f"; next best {best.address} costs {gap * 1000:.0f} ms more"
-                if gap > 0
-                else f"; {best.address} costs {-gap * 1000:.0f} ms less, within the bound"
-            )
+            if abs(gap) < 5e-5:
+                text += f"; {best.address} costs the same"
+            elif gap > 0:
+                text += f"; next best {best.address} costs {_milliseconds(gap)} more"
+            else:
+                text += f"; {best.address} costs {_milliseconds(-gap)} less, within the bound"
         return text
+
+
+def _milliseconds(seconds: float) -> str:
+    """Milliseconds, with one decimal place where there are few."""
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
 
 
 class Records:

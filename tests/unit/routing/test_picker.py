@@ -26,6 +26,7 @@ from xds_control.policy.picker import (
     ShedPolicy,
 )
 from xds_control.routing import pick as reasons
+from xds_control.routing.explain import Candidate, Record
 from xds_control.routing.outcome import Finished
 from xds_control.routing.pick import Pick
 from xds_control.routing.picker import Picker
@@ -886,3 +887,16 @@ def test_policy_refuses_unknown_names() -> None:
     with pytest.raises(ValueError, match="names profile 'fast'"):
         PickerPolicy(use=(ProfileChoice(profile="fast"),))
     assert RatesPolicy().learn
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [(0.1, "b:1 costs the same"), (0.1031, "next best b:1 costs 3.1 ms more"), (0.05, "b:1 costs 50 ms less")],
+)
+def test_the_sentence_of_a_record_says_how_clear_the_choice_was(other: float, words: str) -> None:
+    def candidate(name: str, cost: float) -> Candidate:
+        return Candidate(name, cost, *(0.0,) * 8, 0, 0.0, 1.0)
+
+    pick = Pick(("a:1",), reasons.LEAST_COST, cost_s=0.1)
+    record = Record(0.0, "p", "", "m", 10, 10, 0, False, pick, [candidate("a:1", 0.1), candidate("b:1", other)])
+    assert words in record.why()
