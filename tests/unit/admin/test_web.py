@@ -108,6 +108,29 @@ async def test_every_call_answers(start: Start, call: str) -> None:
     assert await answer.json()
 
 
+async def test_those_who_look_at_once_share_an_answer(start: Start) -> None:
+    client, backend = await start()
+    made = 0
+    snapshot = backend.snapshot
+
+    def counted() -> Any:
+        nonlocal made
+        made += 1
+        return snapshot()
+
+    backend.snapshot = counted
+    first = await (await client.get("/api/v1/endpoints")).json()
+    for _ in range(5):
+        assert await (await client.get("/api/v1/endpoints")).json() == first
+    assert made == 1
+    assert len((await (await client.get("/api/v1/endpoints?pool=code")).json())["endpoints"]) == 1
+    assert made == 2
+    backend.now += 0.6
+    later = await (await client.get("/api/v1/endpoints")).json()
+    assert made == 3
+    assert later["endpoints"][0]["state_age_s"] == pytest.approx(first["endpoints"][0]["state_age_s"] + 0.6)
+
+
 async def test_lists_are_given_by_repetition(start: Start) -> None:
     client, _ = await start()
     answer = await client.get("/api/v1/requests?notable=slow&notable=failed")

@@ -130,6 +130,8 @@ async function fleet() {
     kept.push(one.weight_share);
     shares.set(one.address, kept.slice(-HISTORY));
   }
+  const there = new Set(endpoints.endpoints.map((one) => one.address));
+  for (const address of shares.keys()) if (!there.has(address)) shares.delete(address);
   const columns = ["Endpoint", "State", "Weight", "Trend", "Traffic", ">Running", ">Waiting", ">KV used", ">KV hits", ">GPU memory", ">TTFT p50", ">p90", ">SLO", "Why"];
   const unknown = (rows, name) => columns[name].startsWith(">") && rows.every((row) => row.cells[name] === "–");
   return pools.pools.map((pool) => {
