@@ -41,6 +41,11 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value]
 
 
+def _is_repeated(field: Any) -> bool:
+    # protobuf names it in one way up to 6 and in another since
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
 @functools.cache
 def _fields(descriptor: Descriptor) -> tuple[tuple[str, bool, int], ...]:
     """(name, whether it may be unknown, what it is) of each field of a message; asking for it each time takes longer
@@ -48,7 +53,7 @@ def _fields(descriptor: Descriptor) -> tuple[tuple[str, bool, int], ...]:
     found = []
     for field in descriptor.fields:
         kind = _OTHER
-        if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:  # older protobuf
+        if _is_repeated(field):
             kind = _OTHER if field.message_type is not None and field.message_type.GetOptions().map_entry else _MANY
         elif field.message_type is not None:
             kind = _MESSAGE

@@ -49,6 +49,7 @@ class ExtProcEdge:
             limits = Limits(
                 max_message=policy.message_limit,
                 max_streams=policy.max_streams,
+                max_held=max(policy.max_buffered_bytes, policy.message_limit),
                 stream_window=min(policy.message_limit + 64, (1 << 31) - 1),
             )
             self._native = Http2Server(limits)

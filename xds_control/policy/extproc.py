@@ -51,8 +51,9 @@ class ExtProcPolicy(Section, frozen=True, kw_only=True):
     max_buffered_bytes: Annotated[
         int,
         meta(
-            "bytes of request bodies in one processor of which more is to come (streamed and full_duplex); beyond it "
-            "requests are decided by what has come of them, their bodies unchanged",
+            "bytes of request bodies in one processor of which more is to come. Beyond it streamed and full_duplex "
+            "requests are decided by what has come of them, their bodies unchanged, and buffered ones as if the "
+            "processor were away",
             unit="bytes",
             ge=1 << 20,
         ),

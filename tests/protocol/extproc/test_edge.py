@@ -33,6 +33,7 @@ from xds_control.extproc.decision import Decision, Hold
 from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.http2 import frames
 from xds_control.extproc.http2 import server as http2_server
+from xds_control.extproc.http2.hpack import literal as hpack_literal
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 
@@ -446,6 +447,33 @@ async def test_connections_that_say_nothing_are_closed_and_too_many_refused(monk
         await call.write(first_message(BUFFERED))
         assert (await call.read()).HasField("request_headers")
         call.cancel()
+
+
+async def test_many_small_streams_are_all_answered_whatever_comes_at_once() -> None:
+    async with Served(decider_of(), "native") as (edge, _):
+        host, _, port = edge.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        block = b"".join(
+            hpack_literal(name, value)
+            for name, value in (
+                (b":method", b"POST"),
+                (b":scheme", b"http"),
+                (b":path", METHOD.encode()),
+                (b"content-type", b"application/grpc"),
+            )
+        )
+        writer.write(frames.PREFACE + frames.settings({}))
+        empty = b"\0\0\0\0\0"  # a message that is a violation: each is answered with trailers
+        for stream in range(1, 20_001, 2):
+            writer.write(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block))
+            writer.write(frames.frame(frames.DATA, 0, stream, empty))
+        writer.write(frames.frame(frames.PING, 0, 0, b"the end!"))
+        seen = b""
+        while b"the end!" not in seen:
+            seen = seen[-64:] + await reader.read(1 << 16)
+        assert edge.counters.requests == 10_000
+        assert edge.counters.failed == 10_000
+        writer.close()
 
 
 async def test_client_that_does_not_read_is_not_answered_without_end() -> None:

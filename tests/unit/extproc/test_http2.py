@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xds_control.extproc.http2 import frames
 from xds_control.extproc.http2.connection import Connection, Limits
-from xds_control.extproc.http2.rpc import Rpc
+from xds_control.extproc.http2.rpc import Held, Rpc
 
 h2_connection = pytest.importorskip("h2.connection", reason="an independent client to talk to")
 import h2.config  # noqa: E402
@@ -110,6 +110,8 @@ class Client:
                 size = len(out) if self.cut is None else self.cut.choice([1, 3, 9, 10, 100, 5000])
                 self.server.receive(out[at : at + size])
                 at += size
+                while self.server.more:
+                    self.server.receive(b"")
             back = self.server.take_output()
             if not out and not back:
                 return
@@ -490,3 +492,58 @@ def test_resets_between_answers_are_usual() -> None:
         client.client.reset_stream(stream)
         client.pump()
     assert not client.server.finished
+
+
+def test_messages_that_are_not_whole_are_bounded_over_all_connections() -> None:
+    held = Held(100_000)
+    clients = [Client(), Client()]
+    for client in clients:
+        client.server.held = held
+    first, second = (client.open() for client in clients)
+    head = b"\x00" + (1_000_000).to_bytes(4, "big")
+    for client, stream, size in ((clients[0], first, 60_000), (clients[1], second, 30_000)):
+        client.pump()
+        client.server.receive(frames.frame(frames.DATA, 0, stream, head + bytes(size)))
+    assert held.bytes == 90_000
+    clients[1].server.receive(frames.frame(frames.DATA, 0, second, bytes(20_000)))
+    clients[1].pump()
+    assert status(clients[1], second) == "8"
+    assert held.bytes == 60_000
+    other = clients[1].open()
+    clients[1].send(other, b"x" * 10_000, end=True)
+    assert clients[1].messages(other) == [b"x" * 10_000]
+    assert held.bytes == 60_000
+    clients[0].server.lost()
+    assert held.bytes == 0
+
+
+def test_nothing_stays_counted_of_messages_that_were_whole() -> None:
+    client = Client(cut=random.Random(3))
+    stream = client.open()
+    client.send(stream, b"a" * 30_000, b"b" * 300, b"", b"c" * 30_000, end=True)
+    assert [len(one) for one in client.messages(stream)] == [30_000, 300, 0, 30_000]
+    assert client.server.held.bytes == 0
+
+
+def test_of_many_streams_at_once_others_have_their_turn_between() -> None:
+    client = Client()
+    block = client.client.encoder.encode(HEADERS)
+    message = frames.frame(frames.DATA, frames.END_STREAM, 0, b"\x00" + (1).to_bytes(4, "big") + b"x")
+    data = b"".join(
+        frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
+        + message[:5]
+        + stream.to_bytes(4, "big")
+        + message[9:]
+        for stream in range(1, 3001, 2)
+    )
+    server = client.server
+    server.receive(data)
+    turns = 1
+    assert len(client.handlers) == 500
+    while server.more:
+        server.receive(b"")
+        turns += 1
+    assert len(client.handlers) == 1500
+    assert turns == 4  # the last piece of the last stream
+    assert all(one.messages == [b"x"] for one in client.handlers)
+    assert not server.rpcs

@@ -13,10 +13,11 @@ from typing import Final
 
 from xds_control.extproc.http2 import frames
 from xds_control.extproc.http2.hpack import Decoder, HpackError
-from xds_control.extproc.http2.rpc import UNIMPLEMENTED, Fault, Handler, Piece, Rpc
+from xds_control.extproc.http2.rpc import UNIMPLEMENTED, Fault, Handler, Held, Piece, Rpc
 
 _head = frames.HEAD.unpack_from
 
+_OPENS_AT_ONCE: Final = 500
 _FRAME_MARGIN: Final = 512  # padding and priority of a HEADERS frame
 _VIEW_BYTES: Final = 8192  # pieces of at least this size are not copied out of what was read
 
@@ -29,7 +30,8 @@ class Limits:
     """What a peer may do.
 
     stream_window, connection_window: bytes that may be under way before we take them in. max_control: frames of one
-    read that carry no request. max_header_block: bytes, also of the decoded list.
+    read that carry no request. max_header_block: bytes, also of the decoded list. max_held: bytes of messages that are
+    not whole yet, all connections of a server together; the stream that goes beyond is ended.
     """
 
     max_message: int = 4 << 20
@@ -39,13 +41,15 @@ class Limits:
     connection_window: int = 64 << 20
     max_header_block: int = 1 << 16
     max_control: int = 10_000
+    max_held: int = 1 << 30
 
 
 class Connection:
     """The connection. Feed received bytes to `receive`, then write what `take_output` gives; close when `finished`."""
 
-    def __init__(self, acceptor: Acceptor, limits: Limits | None = None) -> None:
+    def __init__(self, acceptor: Acceptor, limits: Limits | None = None, held: Held | None = None) -> None:
         self.limits = limits or Limits()
+        self.held = held or Held(self.limits.max_held)
         self.out: list[bytes] = []
         self.rpcs: dict[int, Rpc] = {}
         self.blocked: OrderedDict[int, None] = OrderedDict()
@@ -53,10 +57,13 @@ class Connection:
         self.send_window = frames.DEFAULT_WINDOW
         self.peer_frame = frames.DEFAULT_FRAME
         self.finished = False
+        self.more = False
+        """Whether a part of what was received waits for the next call of `receive`, to let others have their turn."""
         self.draining = False
         self._acceptor = acceptor
         self._decoder = Decoder(self.limits.max_header_block)
         self._rest = b""
+        self._opens = 0
         self.greeted = False
         self._last = 0
         self._peer_window = frames.DEFAULT_WINDOW
@@ -81,9 +88,14 @@ class Connection:
         self.out.append(frames.window_update(0, limits.connection_window - frames.DEFAULT_WINDOW))
 
     def receive(self, data: bytes) -> None:
-        """Takes bytes off the wire. After a fault of the peer `finished` is set and GOAWAY is in the output."""
+        """Takes bytes off the wire. After a fault of the peer `finished` is set and GOAWAY is in the output.
+
+        While `more` is set there is a part that waits: call it again, with b"", when others had their turn.
+        """
         if self.finished:
             return
+        self.more = False
+        self._opens = 0
         try:
             self._receive(data)
         except Fault as fault:
@@ -170,6 +182,9 @@ class Connection:
             self._frame(kind, flags, stream & frames.MAX_WINDOW, data[start:at])
             if self.finished:
                 return
+            if self._opens >= _OPENS_AT_ONCE:
+                self.more = at < end
+                break
         if at < end:
             self._rest = data[at:]
 
@@ -266,6 +281,7 @@ class Connection:
     def _open(self, stream: int, headers: list[tuple[bytes, bytes]], ends: bool) -> None:
         metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         rpc = Rpc(self, stream, self._peer_window)
+        self._opens += 1
         self.rpcs[stream] = rpc
         if metadata.get(":method") != "POST" or not metadata.get("content-type", "").startswith("application/grpc"):
             self.out.append(frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream, _NOT_GRPC))

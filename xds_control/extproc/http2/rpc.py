@@ -50,6 +50,16 @@ class Fault(Exception):
         self.code = code
 
 
+class Held:
+    """Bytes of messages that are not whole yet, of all connections of a server; limit: most of them."""
+
+    __slots__ = ("bytes", "limit")
+
+    def __init__(self, limit: int = 1 << 40) -> None:
+        self.bytes = 0
+        self.limit = limit
+
+
 class Rpc:
     """One RPC: cuts messages out of the stream's data, and writes answers within the peer's flow control."""
 
@@ -194,8 +204,7 @@ class Rpc:
             size, missing = len(chunk), self._need - self._have
             if size < missing:
                 if size:
-                    self._keep(chunk)
-                    self._have += size
+                    self._keep(chunk, size)
                 return
             if size == missing:
                 self._deliver(chunk)
@@ -205,15 +214,26 @@ class Rpc:
                 return
             chunk = chunk[missing:]
 
-    def _keep(self, chunk: Piece) -> None:
+    def _keep(self, chunk: Piece, size: int) -> None:
         """A piece of a message that is not whole. Tiny ones, each an object, would take many times their size."""
-        chunks = self._chunks
+        chunks, held = self._chunks, self._connection.held
+        self._have += size
+        held.bytes += size
+        if held.bytes > held.limit:
+            self.finish(RESOURCE_EXHAUSTED, f"more than {held.limit} bytes of messages are under way")
+            return
         if len(chunk) >= _SMALL_BYTES:
             chunks.append(chunk)
         elif chunks and chunks[-1].__class__ is bytearray and len(chunks[-1]) < _JOINED_BYTES:
             chunks[-1] += chunk
         else:
             chunks.append(bytearray(chunk))
+
+    def _let_go(self) -> None:
+        """Nothing is kept any more of a message that was not whole."""
+        if self._chunks or self._have:
+            self._connection.held.bytes -= self._have
+            self._chunks, self._have = [], 0
 
     def _deliver(self, last: Piece) -> None:
         """The message is whole with this piece."""
@@ -223,7 +243,7 @@ class Rpc:
         if not chunks:
             handler.message(bytes(last))
             return
-        self._chunks = []
+        self._let_go()
         chunks.append(last)
         if self.takes_parts:
             handler.parts([bytes(one) if isinstance(one, bytearray) else one for one in chunks])
@@ -248,6 +268,7 @@ class Rpc:
     def drop(self) -> None:
         """The stream is gone without our doing."""
         self._pending = None
+        self._let_go()
         if not self.is_closed:
             self.is_closed = True
             handler, self.handler = self.handler, None  # no cycle is left for the collector

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from xds_control.extproc.http2.connection import Acceptor, Connection, Limits
-from xds_control.extproc.http2.rpc import Handler, Rpc
+from xds_control.extproc.http2.rpc import Handler, Held, Rpc
 
 _log = structlog.get_logger("http2")
 _BACKLOG_BYTES = 16 << 20
@@ -22,6 +22,7 @@ GREETING_S: Final = 10.0
 """How long a connection may be open without having said that it speaks HTTP/2."""
 CLOSING_S: Final = 5.0
 """How long a connection that is closed may take to read what was written."""
+_FAIR_BYTES: Final = 1 << 16  # of one read; a smaller one was all there was
 KEPT_FILES: Final = 256
 """File descriptors that connections leave to the rest of the process."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
@@ -35,8 +36,9 @@ class _Protocol(asyncio.Protocol):
         self._server = server
         self._transport: Any = None
         self._woken = False
+        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self.connection = Connection(server.accept_on(self), server.limits)
+        self.connection = Connection(server.accept_on(self), server.limits, server.held)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -71,6 +73,16 @@ class _Protocol(asyncio.Protocol):
             self._transport.write(out)
         if connection.finished:
             self._close()
+        elif connection.more or (len(data) >= _FAIR_BYTES and not self._paused):
+            # The loop would read on as long as there is something, and everybody else would wait.
+            self._transport.pause_reading()
+            self._server.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self.connection.more:
+            self.data_received(b"")  # comes back here when there is still more
+        if not (self.connection.more or self._paused or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -81,10 +93,13 @@ class _Protocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         # A peer that does not read gets nothing more to answer until it does.
+        self._paused = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
+        self._paused = False
+        if not self.connection.more:
+            self._transport.resume_reading()
 
     def flush(self) -> None:
         """Writes what is due."""
@@ -129,6 +144,7 @@ class Http2Server:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
+        self.held = Held(self.limits.max_held)
         self.services: dict[str, Service] = {}
         self.fallback: Callable[[str], Service | None] | None = None
         """Finds the service of a path that was not added."""
