@@ -18,7 +18,7 @@ from xds_control.routing.kv_events import Batch, KvEventError, Sequencer, Verdic
 from xds_control.routing.subset import join_address, split_address
 
 _END = b"\xff" * 8
-MAX_MESSAGE_BYTES = 16 << 20
+MAX_MESSAGE_BYTES = 8 << 20
 """Largest message of a publisher; it is disconnected when it sends a larger one."""
 MAX_QUEUED = 10_000
 """Messages that wait to be read; what is lost beyond is asked for again."""

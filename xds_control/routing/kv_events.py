@@ -18,6 +18,8 @@ from xds_control.routing.kv_index import KvIndex, Name
 
 MAX_BLOCKS: Final = 100_000
 """Most blocks of one event that are taken; an event with more is nonsense."""
+MAX_EVENTS: Final = 20_000
+"""Most events of one batch that are taken: an engine sends one at each step, and requests wait while it is read."""
 MAX_NAME: Final = 128
 """Longest name of a block in bytes; engines use 64-bit numbers or SHA-256."""
 MAX_TEXT: Final = 256
@@ -163,7 +165,11 @@ def decode(payload: bytes) -> Batch:
         raise KvEventError(f"not msgpack: {error}") from None
     if not isinstance(batch, Sequence) or len(batch) < 2 or not isinstance(batch[1], Sequence):
         raise KvEventError("a batch is [time, events, rank?]")
+    if len(batch[1]) > MAX_EVENTS:
+        raise KvEventError(f"a batch of {len(batch[1])} events; {MAX_EVENTS} are the most")
     found = [_event(raw) for raw in batch[1]]
+    if sum(len(event.names) for event in found if isinstance(event, Stored | Removed)) > MAX_BLOCKS:
+        raise KvEventError(f"a batch of more than {MAX_BLOCKS} blocks")
     rank = batch[2] if len(batch) > 2 and isinstance(batch[2], int) else None
     events = tuple(event for event in found if event is not None)
     return Batch(events, rank, len(found) - len(events))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.routing.fleet import address, endpoint, facts, pool
 from xds_control.policy.picker import PickerPolicy, PrefixPolicy
 from xds_control.routing.kv_events import (
+    MAX_EVENTS,
     Cleared,
     KvEventError,
     Removed,
@@ -125,6 +126,15 @@ def test_no_types_do_more_than_an_error(kind: str, fields: dict[str, Any], row: 
         except KvEventError:
             continue
         assert len(index) <= 3
+
+
+def test_batches_that_would_hold_requests_up_are_refused() -> None:
+    few, many = (encode([0.0, [["BlockRemoved", [1]]] * count]) for count in (MAX_EVENTS, MAX_EVENTS + 1))
+    assert len(decode(few).events) == MAX_EVENTS
+    blocks = encode([0.0, [["BlockRemoved", list(range(60_000))]] * 2])
+    for payload in (many, blocks):
+        with pytest.raises(KvEventError, match="a batch of"):
+            decode(payload)
 
 
 def test_names_that_no_engine_has_are_not_kept() -> None:
