@@ -10,6 +10,16 @@ FAST = 0.25
 """A movement from here on halves the interval; one below a fifth of it lengthens the interval by a quarter."""
 
 
+READ_SHARE = 0.05
+"""Largest share of control's time that reading one endpoint's pages may take."""
+
+
+def rest(pause: float, took: float, reading: float) -> float:
+    """Seconds to sleep. pause: from the start of one scrape to the next; took: since that start; reading: of it, our
+    own work. An engine that is slow to answer gets a rest too, and one whose pages are long to read is read less."""
+    return max(pause - took, pause / 4, reading / READ_SHARE)
+
+
 class Pace:
     """The interval of one endpoint."""
 

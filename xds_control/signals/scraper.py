@@ -17,7 +17,7 @@ from xds_control.signals.adapter import Adapter, Extra
 from xds_control.signals.engines import AUTO_PATHS, UnknownEngine, adapter_for
 from xds_control.signals.engines.generic import generic_adapter
 from xds_control.signals.fetch import JSON, TEXT, Fetcher, FetchError
-from xds_control.signals.pace import Pace
+from xds_control.signals.pace import Pace, rest
 from xds_control.signals.reader import Observations, PageReader, SloTargets
 
 log = structlog.get_logger(__name__)
@@ -69,6 +69,7 @@ class _Target:
         self.asked = url
         self.path = 0  # how many of the usual places were tried in vain
         self.unrecognised = 0
+        self.reading = 0.0  # seconds that the pages of the latest scrape took to be read
         self.task: asyncio.Task[None] | None = None
 
 
@@ -207,6 +208,7 @@ class Scraper:
         await asyncio.sleep(noise(0, self._policy.min_interval_s))
         while True:
             began = time.monotonic()
+            target.reading = 0.0
             try:
                 values = await self._scrape(target)
                 pause = target.pace.succeeded(values, noise(-1, 1))
@@ -219,8 +221,7 @@ class Scraper:
                 self._failed(target, "internal", f"{type(error).__name__}: {error}")
                 pause = target.pace.failed(noise(-1, 1))
             target.stats.interval_s = pause
-            # The interval counts from start to start, but an engine that is slow to answer gets a rest too.
-            await asyncio.sleep(max(pause - (time.monotonic() - began), pause / 4))
+            await asyncio.sleep(rest(pause, time.monotonic() - began, target.reading))
 
     async def _scrape(self, target: _Target) -> Mapping[str, float]:
         """One page and what else is due; the load that it showed. Raises FetchError."""
@@ -239,7 +240,9 @@ class Scraper:
                 raise
             stats.last_duration_s, stats.last_bytes = page.seconds, page.size
             stats.bytes += page.size
+            read_from = time.perf_counter()
             seen = target.reader.feed(page.body, page.at)
+            target.reading += time.perf_counter() - read_from
             stats.dropped = target.reader.counts
             if not seen.recognised:
                 self._lost(target)
@@ -267,7 +270,9 @@ class Scraper:
             _count(target.stats.errors, f"{extra.name}:{error.reason}")
             target.extras_due[extra.name] = now + _EXTRA_RETRY_S * self._random.uniform(0.8, 1.2)
             return
+        read_from = time.perf_counter()
         seen = target.reader.feed_extra(extra.name, page.body, page.at)
+        target.reading += time.perf_counter() - read_from
         every = 0.0 if extra.every == "scrape" else extra.every * self._random.uniform(0.8, 1.2)
         target.extras_due[extra.name] = now + (every if seen.recognised else _EXTRA_RETRY_S)
         if seen.recognised:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from xds_control.policy.signals import GenericMapping, MetricMapping, ScrapePolicy, ScrapeTlsPolicy, SignalsPolicy
-from xds_control.signals.pace import Pace
+from xds_control.signals.pace import Pace, rest
 
 POLICY = ScrapePolicy(min_interval_s=0.5, max_interval_s=2.0, max_backoff_s=10.0, jitter=0.1)
 
@@ -58,3 +58,9 @@ def test_policies_read_from_documents() -> None:
         msgspec.convert({"signals": []}, GenericMapping)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"min_interval_s": 0.001}, ScrapePolicy)
+
+
+def test_the_next_scrape_waits_for_an_engine_that_is_slow_and_for_a_page_that_is_long() -> None:
+    assert rest(1.0, 0.2, 0.001) == pytest.approx(0.8)
+    assert rest(1.0, 3.0, 0.001) == pytest.approx(0.25)
+    assert rest(0.2, 0.8, 0.7) == pytest.approx(14.0)
