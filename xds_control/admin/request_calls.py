@@ -14,6 +14,7 @@ from xds_control.proto import admin_pb2_grpc
 
 TIMEOUT_S: Final = 3.0
 LIST_DEFAULT: Final = 50
+_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20))
 
 
 async def explain(
@@ -26,20 +27,29 @@ async def explain(
     """
     if not processors:
         raise NotReady("no processor watches the fleet, so nobody decides requests")
+    if not request.request_id:
+        return await _try(processors, request, secret)
     answers = await asyncio.gather(*(_ask(one, "ExplainRequest", request, secret) for one in processors))
     given = [answer for answer in answers if isinstance(answer, pb.ExplainRequestResponse)]
-    if given and request.request_id:
-        return pb.ExplainRequestResponse(explanation=_joined([answer.explanation for answer in given]))
     if given:
-        return given[0]
+        return pb.ExplainRequestResponse(explanation=_joined([answer.explanation for answer in given]))
     silent = [one.name for one, answer in zip(processors, answers, strict=True) if answer is None]
-    if not request.request_id:
-        raise NotReady(f"no processor answers: {', '.join(silent)}")
     words = f"; {', '.join(silent)} did not answer" if silent else ""
     raise Unknown(
         f"no processor keeps a request {request.request_id!r}{words}. Kept are sampled requests and those that were "
         "slow, failed, fell back or were refused (`processors.requests`)"
     )
+
+
+async def _try(
+    processors: Sequence[ProcessorFacts], request: pb.ExplainRequestRequest, secret: str
+) -> pb.ExplainRequestResponse:
+    """A new request, tried by one of them: a large body costs each that reads it."""
+    for one in sorted(processors, key=lambda facts: facts.load.loop_lag_s if facts.load is not None else 0.0):
+        answer = await _ask(one, "ExplainRequest", request, secret)
+        if isinstance(answer, pb.ExplainRequestResponse):
+            return answer
+    raise NotReady(f"no processor answers: {', '.join(one.name for one in processors)}")
 
 
 async def list_requests(
@@ -96,7 +106,7 @@ async def _completed(one: pb.RequestExplanation, asked: Sequence[ProcessorFacts]
 
 async def _ask(processor: ProcessorFacts, method: str, request: Any, secret: str) -> Any:
     """The answer; "not-kept" where it has no such request, None when it does not answer."""
-    async with grpc.aio.insecure_channel(processor.address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+    async with grpc.aio.insecure_channel(processor.address, options=_OPTIONS) as channel:
         stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
         try:
             return await getattr(stub, method)(

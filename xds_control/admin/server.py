@@ -22,6 +22,8 @@ OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 STOP_S: Final = 1.0
+MAX_CALLS: Final = 128
+"""Calls at once, watches too; each may hold a message. A further one is refused."""
 
 
 async def serve_admin(
@@ -35,7 +37,11 @@ async def serve_admin(
     credentials: TLS; None serves in the clear, which only loopback and Unix sockets should. interceptors: who may call
     what. Raises ConfigError when the address cannot be listened on.
     """
-    server = grpc.aio.server(options=list(OPTIONS), interceptors=[*interceptors, ReadableMessages("admin")])
+    server = grpc.aio.server(
+        options=list(OPTIONS),
+        interceptors=[*interceptors, ReadableMessages("admin")],
+        maximum_concurrent_rpcs=MAX_CALLS,
+    )
     admin_pb2_grpc.add_AdminServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     status = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 from typing import Any
@@ -12,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.unit.admin.backend import A, B, C, FakeBackend
 from tests.unit.admin.conftest import WALL, Served
 from xds_control.admin.keys import CODE_KEY, USER_KEY
+from xds_control.admin.server import MAX_CALLS
 from xds_control.admin.service import ROLES, SERVICE, Role
 from xds_control.proto import admin_pb2 as pb
 
@@ -355,3 +357,21 @@ async def test_errors_are_counted_by_code(served: Served) -> None:
     served.backend.broken = True
     await refused(served.stub.GetStatus(pb.GetStatusRequest()))
     assert served.service.errors == {"endpoint-unknown": 1, "bad-request": 1, "internal": 1}
+
+
+async def test_calls_at_once_are_bounded_and_room_comes_back(served: Served) -> None:
+    watches = [served.stub.Watch(pb.WatchRequest()) for _ in range(MAX_CALLS)]
+    for watch in watches:
+        await watch.read()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.stub.GetStatus(pb.GetStatusRequest())
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for watch in watches:
+        watch.cancel()
+    for _ in range(200):
+        try:
+            assert (await served.stub.GetStatus(pb.GetStatusRequest())).ready
+            return
+        except grpc.aio.AioRpcError:
+            await asyncio.sleep(0.02)
+    raise AssertionError("no room came back")

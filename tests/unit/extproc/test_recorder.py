@@ -180,6 +180,28 @@ async def test_a_request_is_tried_with_its_candidates(processor: tuple[Processor
     assert made.recorder.newest() == []
 
 
+async def test_a_request_is_tried_by_one_processor_whoever_is_away(
+    processor: tuple[ProcessorState, ProcessorFacts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, facts = processor
+    tried = 0
+    dry_run = made.dry_run
+
+    def counted(view: RequestView) -> Any:
+        nonlocal tried
+        tried += 1
+        return dry_run(view)
+
+    monkeypatch.setattr(made, "dry_run", counted)
+    gone = ProcessorFacts("p1", "127.0.0.1:1", "0", 0.0, None, 0, "")
+    request = pb.ExplainRequestRequest(request=pb.HttpRequest(path="/v1/chat/completions", body=BODY))
+    answer = await request_calls.explain([gone, facts, facts, facts], request, SECRET)
+    assert answer.explanation.dry_run
+    assert tried == 1
+    with pytest.raises(NotReady, match="no processor answers: p1, p1"):
+        await request_calls.explain([gone, gone], request, SECRET)
+
+
 async def test_a_recorded_request_is_found_and_listed(processor: tuple[ProcessorState, ProcessorFacts]) -> None:
     made, facts = processor
     assert made.decider is not None
