@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import grpc
 import structlog
 
 from xds_control.errors import ConfigError
-from xds_control.policy.security import TlsFiles
+from xds_control.policy.security import TlsFiles, no_password
 from xds_control.policy.xds import XdsPolicy
 
 log = structlog.get_logger("xds_control.xds")
@@ -47,6 +48,7 @@ class TokenFile:
         if not self._tokens:
             raise ConfigError(f"the token file {path} names no token")
         self._seen = _mark(path)
+        self._told = ""
 
     @staticmethod
     def _parse(raw: bytes) -> list[bytes]:
@@ -70,9 +72,11 @@ class TokenFile:
                 return
             tokens = self._parse(_read(self._path, "token file"))
         except (OSError, ConfigError) as problem:
-            log.warning("xds.token_file_unreadable", path=self._path, error=str(problem))
+            if self._told != str(problem):  # once, not at every call
+                self._told = str(problem)
+                log.warning("xds.token_file_unreadable", path=self._path, error=self._told)
             return
-        self._seen = mark
+        self._seen, self._told = mark, ""
         if tokens:
             self._tokens = tokens
             log.info("xds.tokens_reloaded", path=self._path, tokens=len(tokens))
@@ -109,6 +113,21 @@ def _refusal(handler: Any) -> Any:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
+def _check_pair(tls: TlsFiles) -> None:
+    """Raises ConfigError for files that are no certificate with its key: gRPC would say so only in its own log."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate_file, tls.key_file, no_password)
+    except OSError as error:
+        files = f"{tls.certificate_file} and {tls.key_file}"
+        raise ConfigError(f"cannot use the certificate and key {files}: {error}") from None
+    if tls.client_ca_file is not None:
+        try:
+            context.load_verify_locations(tls.client_ca_file)
+        except OSError as error:
+            raise ConfigError(f"cannot use the client authorities {tls.client_ca_file}: {error}") from None
+
+
 def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
     """TLS credentials that follow their files. Raises ConfigError when they cannot be read at first."""
     paths = [tls.certificate_file, tls.key_file]
@@ -119,21 +138,25 @@ def server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
         chain = _read(tls.certificate_file, "certificate")
         key = _read(tls.key_file, "private key")
         roots = _read(tls.client_ca_file, "client authorities") if tls.client_ca_file is not None else None
+        _check_pair(tls)
         return grpc.ssl_server_certificate_configuration([(key, chain)], root_certificates=roots)
 
     held = load()
     seen = _mark(*paths)
+    told = ""
 
     def newest() -> grpc.ServerCertificateConfiguration:
-        nonlocal held, seen
+        nonlocal held, seen, told
         try:
             mark = _mark(*paths)
             if mark != seen:
                 held = load()
-                seen = mark
+                seen, told = mark, ""
                 log.info("xds.certificate_reloaded", path=tls.certificate_file)
         except (OSError, ConfigError) as problem:
-            log.warning("xds.certificate_unreadable", error=str(problem))
+            if told != str(problem):  # once, not at every connection
+                told = str(problem)
+                log.warning("xds.certificate_unreadable", error=told)
         return held
 
     return grpc.dynamic_ssl_server_credentials(

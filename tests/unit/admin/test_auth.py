@@ -24,6 +24,7 @@ from xds_control.extproc.fleet_client import FleetSecurity as FleetAccess
 from xds_control.policy.security import AdminSecurity, AdminToken, FleetSecurity, TlsFiles
 from xds_control.proto import admin_pb2 as pb
 from xds_control.proto import admin_pb2_grpc, fleet_pb2
+from xds_control.xds.security import TokenFile
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on PATH")
 
@@ -161,6 +162,46 @@ async def test_certificates_and_tokens_are_renewed_without_a_restart(folder: Pat
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.GetStatus(pb.GetStatusRequest(), metadata=bearer(folder, "view"), timeout=10)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@needs_openssl
+@pytest.mark.parametrize("name", ["server.pem", "server.key", "ca.pem"])
+@pytest.mark.parametrize("content", [b"", b"\xff\0 nonsense", None])
+async def test_bad_files_are_told_once_and_the_last_good_ones_serve(
+    folder: Path, tmp_path: Path, name: str, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = tmp_path / "live"
+    shutil.copytree(folder, live)
+    async with admin(security(live, tls=tls(live, mutual=True))) as (port, _backend, _gate):
+        (live / name).unlink()
+        if content is not None:
+            (live / name).write_bytes(content)
+        capsys.readouterr()
+        for _ in range(3):
+            async with channel(folder, port, certificate=True) as line:
+                stub = admin_pb2_grpc.AdminStub(line)  # type: ignore[no-untyped-call]
+                await stub.GetStatus(pb.GetStatusRequest(), metadata=bearer(folder, "view"), timeout=10)
+        out = capsys.readouterr().out
+        assert "certificate_reloaded" not in out
+        assert out.count("certificate_unreadable") == 1
+        assert str(live / name) in out
+    with pytest.raises(ConfigError, match=name):
+        credentials(tls(live, mutual=True))
+
+
+def test_a_token_file_that_is_gone_is_told_once_and_its_tokens_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t"
+    path.write_text("correct-horse\n")
+    tokens = TokenFile(str(path))
+    path.unlink()
+    assert all(tokens.accepts("Bearer correct-horse") for _ in range(5))
+    assert not tokens.accepts("Bearer \udcff")
+    assert capsys.readouterr().out.count("token_file_unreadable") == 1
+    path.write_text("battery\n")
+    assert tokens.accepts("Bearer battery")
+    assert not tokens.accepts("Bearer correct-horse")
 
 
 async def test_on_loopback_everybody_of_the_machine_may() -> None:
