@@ -274,7 +274,7 @@ class PoolPicker:
         if self._policy.ext_proc.control_headers:
             for name in _SLO_TTFT:
                 text = headers.get(name, "")
-                if text.isdigit() and len(text) < 10:
+                if text.isascii() and text.isdigit() and len(text) < 10:
                     return int(text) / 1000.0
         return self._targets.get(decision.service_class)
 

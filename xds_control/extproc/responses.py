@@ -156,7 +156,7 @@ class Response:
 
     def headers(self, status: str, headers: dict[str, str], served: str, end: bool) -> None:
         """The answer's headers."""
-        self._status = int(status) if status.isdigit() else 0
+        self._status = int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 0
         self._served = served.split(",")[0].strip()
         kind = headers.get("content-type", "").lower()
         self._streamed = kind.startswith(_EVENT_STREAMS)

@@ -144,7 +144,7 @@ def _state(uuid: str, values: dict[str, float], series: Series, pod: Series | No
         uuid=uuid,
         name=labels.get("modelName", labels.get("model_name", "")),
         parent_uuid=parent if instance else "",
-        index=int(index) if index.isdigit() else None,
+        index=int(index) if index.isascii() and index.isdigit() and len(index) < 6 else None,
         labels=owner,
         **found,  # type: ignore[arg-type]
     )

@@ -340,4 +340,4 @@ class GpuFleet:
 
 
 def _numbers(text: str) -> set[int]:
-    return {int(part) for part in text.replace(" ", "").split(",") if part.isdigit()}
+    return {int(part) for part in text.replace(" ", "").split(",") if part.isdecimal()}
