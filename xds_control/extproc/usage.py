@@ -6,6 +6,7 @@ is buffered that is not needed: of an event stream one line, of a JSON body its 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ BODY_LIMIT: Final = 8 << 20
 TAIL: Final = 16 << 10
 """Of larger bodies so much of the end is searched."""
 
+MOST_TRIED: Final = 16
+"""Places in it that are looked at, from the end."""
+
+_decode_first = json.JSONDecoder().raw_decode
 _decode = msgspec.json.Decoder().decode
 _USAGE_IN_TAIL: Final = re.compile(rb'(?<!\\)"usage"\s*:\s*(\{)')
 
@@ -157,17 +162,13 @@ class UsageReader:
             except (msgspec.DecodeError, ValueError, RecursionError):
                 return
             return
-        for found in reversed(list(_USAGE_IN_TAIL.finditer(body))):
-            end = body.find(b"}", found.end())
-            while end >= 0:
-                try:
-                    self.take({"usage": _decode(body[found.start(1) : end + 1])})
-                except (msgspec.DecodeError, ValueError, RecursionError):
-                    end = body.find(b"}", end + 1)
-                    if end - found.end() > 4096:
-                        break
-                    continue
-                return
+        for found in reversed(list(_USAGE_IN_TAIL.finditer(body))[-MOST_TRIED:]):
+            try:
+                usage, _end = _decode_first(body[found.start(1) :].decode("utf-8", "replace"))
+            except (ValueError, RecursionError):
+                continue
+            self.take({"usage": usage})
+            return
 
     def take(self, document: Any) -> None:
         """Reads usage from a decoded event or body of any of the APIs. Later reports win, field by field."""

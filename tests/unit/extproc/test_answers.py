@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.extproc.support import common, set_headers
 from xds_control.extproc import answers
+from xds_control.extproc import usage as usage_module
 from xds_control.extproc.decision import Decision, Immediate
 from xds_control.extproc.wire import body_of, body_of_parts, joined
 from xds_control.inspect.facts import RequestFacts
@@ -177,3 +178,31 @@ def test_message_with_more_in_it_is_left_to_the_parser() -> None:
     message.ClearField("metadata_context")
     message.observability_mode = True
     assert body_of(message.SerializeToString()) is None
+
+
+@pytest.mark.parametrize(
+    ("tail", "prompt"),
+    [
+        (b'","usage":{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":3}}}', 5),
+        (b'","usage":{"prompt_tokens":5},"x":{"usage":{y}}}', 5),
+        (b'"usage":{"prompt_tokens":5}' + b'"usage":{x' * 400 + b"}" * 4096, None),
+        (b'"usage":{' * 20_000, None),
+    ],
+)
+def test_of_a_body_too_large_to_read_the_end_is_looked_at_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, tail: bytes, prompt: int | None
+) -> None:
+    tried = 0
+    decode = usage_module._decode_first
+
+    def counted(text: str) -> Any:
+        nonlocal tried
+        tried += 1
+        return decode(text)
+
+    monkeypatch.setattr(usage_module, "_decode_first", counted)
+    reader = usage_module.UsageReader(False)
+    reader.feed(b'{"a":"' + bytes(9 << 20))
+    reader.feed(tail, True)
+    assert reader.usage.prompt == prompt
+    assert tried <= 16
