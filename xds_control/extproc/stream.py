@@ -17,6 +17,7 @@ from xds_control.errors import XdsControlError
 from xds_control.extproc import answers
 from xds_control.extproc.decide import Decider, Refusal
 from xds_control.extproc.decision import Decision
+from xds_control.extproc.http2.pieces import Kept, keep
 from xds_control.extproc.modes import Mode, request_mode, response_mode
 from xds_control.extproc.request import RequestView, read_attributes, read_headers, read_served, read_subset
 from xds_control.extproc.wire import Piece, joined
@@ -105,7 +106,7 @@ class Stream:
         self._mode = Mode.BUFFERED
         self._response_mode = Mode.NONE
         self._request: RequestView | None = None
-        self._body: list[Piece] = []
+        self._body: list[Kept] = []
         self._size = 0
         self._buffered = 0
         self._trailers = False
@@ -223,9 +224,13 @@ class Stream:
         if mode in (Mode.NONE, Mode.STREAMED):
             return [answers.CONTINUE_REQUEST_BODY]
         policy, buffered = self._decider.policy, self._decider.buffered
-        self._body += pieces
         size = sum(map(len, pieces))
         self._size += size
+        if end:
+            self._body += pieces
+        else:
+            for piece in pieces:
+                keep(self._body, piece, long=True)
         self._buffered += size
         buffered.bytes += size
         if end or self._size > policy.max_body_bytes or buffered.bytes > policy.max_buffered_bytes:

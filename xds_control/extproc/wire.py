@@ -6,6 +6,7 @@ the body and perhaps two bytes more. With anything else in it these functions sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 Piece = bytes | memoryview
@@ -74,7 +75,7 @@ def body_of_parts(parts: list[Piece]) -> tuple[list[Piece], bool] | None:
     return pieces, more
 
 
-def joined(pieces: list[Piece]) -> bytes:
+def joined(pieces: Sequence[Piece | bytearray]) -> bytes:
     """The body as one piece of bytes."""
     only = pieces[0] if len(pieces) == 1 else b""
     return only if isinstance(only, bytes) and only else b"".join(pieces)

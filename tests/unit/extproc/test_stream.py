@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
@@ -266,6 +267,24 @@ def test_bodies_that_wait_for_their_rest_are_bounded_together(mode: int) -> None
     after = decider_of(extproc=limits)
     after.continue_from(decider)
     assert after.buffered is decider.buffered
+
+
+def test_a_body_in_tiny_pieces_or_in_views_takes_little_more_than_its_size() -> None:
+    peer = Peer(decider_of(), DUPLEX)
+    peer.headers()
+    for _ in range(20_000):
+        assert peer.body(b"ab", end=False) == []
+    read = bytes(256_000)
+    for at in range(0, 200_000, 20_000):  # each the only piece of its read that is ours
+        assert peer.stream.receive_body([memoryview(bytes(read))[at : at + 9_000]], False, 0.0) == []
+    assert peer.stream.receive_body([memoryview(read)], False, 0.0) == []
+    kept = peer.stream._body
+    views = [one for one in kept if isinstance(one, memoryview)]
+    assert len(views) == 1
+    assert sum(map(sys.getsizeof, kept)) < 1.2 * (40_000 + 90_000)
+    last = peer.stream.receive_body([b"end"], True, 0.0)
+    found = pieces([ext_proc.ProcessingResponse.FromString(one) for one in last])
+    assert b"".join(one.body for one in found) == b"ab" * 20_000 + bytes(90_000 + 256_000) + b"end"
 
 
 def test_pick_is_in_header_and_metadata_alike() -> None:

@@ -6,13 +6,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from xds_control.extproc.http2 import frames
+from xds_control.extproc.http2.pieces import Kept, handed_over, keep
 
 if TYPE_CHECKING:
     from xds_control.extproc.http2.connection import Connection
 
 _pack_head = frames.HEAD.pack
-_SMALL_BYTES: Final = 512
-_JOINED_BYTES: Final = 1 << 16
 _PREFIX: Final = 5  # of a gRPC message: compressed flag, length
 
 OK, CANCELLED, INVALID_ARGUMENT = 0, 1, 3
@@ -84,7 +83,7 @@ class Rpc:
 
     def __init__(self, connection: Connection, stream: int, window: int) -> None:
         self._connection = connection
-        self._chunks: list[Piece | bytearray] = []
+        self._chunks: list[Kept] = []
         self._prefix = b""
         self._have = 0
         self._need = -1
@@ -215,19 +214,14 @@ class Rpc:
             chunk = chunk[missing:]
 
     def _keep(self, chunk: Piece, size: int) -> None:
-        """A piece of a message that is not whole. Tiny ones, each an object, would take many times their size."""
-        chunks, held = self._chunks, self._connection.held
+        """A piece of a message that is not whole."""
+        held = self._connection.held
         self._have += size
         held.bytes += size
         if held.bytes > held.limit:
             self.finish(RESOURCE_EXHAUSTED, f"more than {held.limit} bytes of messages are under way")
             return
-        if len(chunk) >= _SMALL_BYTES:
-            chunks.append(chunk)
-        elif chunks and chunks[-1].__class__ is bytearray and len(chunks[-1]) < _JOINED_BYTES:
-            chunks[-1] += chunk
-        else:
-            chunks.append(bytearray(chunk))
+        keep(self._chunks, chunk)
 
     def _let_go(self) -> None:
         """Nothing is kept any more of a message that was not whole."""
@@ -246,7 +240,7 @@ class Rpc:
         self._let_go()
         chunks.append(last)
         if self.takes_parts:
-            handler.parts([bytes(one) if isinstance(one, bytearray) else one for one in chunks])
+            handler.parts(handed_over(chunks))
         else:
             handler.message(b"".join(chunks))
 
