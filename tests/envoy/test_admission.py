@@ -93,7 +93,7 @@ async def test_they_wait_for_room_and_the_important_go_first(
     watching.cancel()
     assert statuses == [200] * 7
     assert {text.split()[0] for text in order[2:4]} == {"high"}, order
-    # One on its way between pick and engine is not seen by a scrape at that moment, so one more may be let in.
+    # One that is longer on its way between pick and engine than allowed for may be missed by a scrape.
     assert most <= 3, f"{most} at once"
     assert await queued(product) == 0
     seen = [request.headers["x-gateway-destination-endpoint"] for request in engine.requests]

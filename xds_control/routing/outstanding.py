@@ -17,6 +17,8 @@ _Pick = tuple[float, float, float, float]
 """When, uncached tokens, KV tokens, and when its prefill is expected to be done."""
 
 
+_WAY_S = 0.05
+"""A pick this shortly before a scrape may not have reached the engine when it counted."""
 _KEPT_S = 2.0
 """Picks are remembered this long beyond their prefill, because scrapes tell of the past."""
 
@@ -35,6 +37,7 @@ class InFlight:
         "neutral",
         "open_since",
         "peers",
+        "unseen",
     )
 
     def __init__(self) -> None:
@@ -47,6 +50,8 @@ class InFlight:
         self._ends: deque[tuple[float, float]] = deque()  # (start, end)
         self.neutral = 0.0
         self.count = 0.0
+        self.unseen = 0
+        """Picks that the last scrape may have missed: they matter where there is a limit."""
         self.open_since: float | None = None
 
     @property
@@ -102,8 +107,9 @@ class InFlight:
         self.anchored_at = at
         self._base = requests
         picks, ends = self._picks, self._ends
+        self.unseen = 0
         while picks and picks[0][0] <= at:
-            picks.popleft()
+            self.unseen += picks.popleft()[0] > at - _WAY_S
         self._ends = deque(end for end in ends if end[1] > at)
         self._own = float(len(picks) - len(self._ends))
         self.peers = 0.0  # theirs were counted from the scrape before; the next word of theirs counts from this one
@@ -158,6 +164,7 @@ class InFlight:
     def forget(self) -> None:
         """The engine restarted: nothing from before runs on it."""
         self._base = self._own = self.peers = 0.0
+        self.unseen = 0
         self._picks.clear()
         self._reading.clear()
         self._ends.clear()

@@ -264,7 +264,7 @@ class PoolSlots:
         slot.free, slot.release = free, release
         _put_state(self.state_rows, i * STATE_BYTES, per_token, count, free, release)
         full = self.index.fullness(i)
-        fixed = slot.stall if slot.takes and count < slot.limit else INFINITE
+        fixed = slot.stall if slot.takes and count + slot.flight.unseen < slot.limit else INFINITE
         over = slot.given - self._share_floor
         if over > self._share_cap:
             over = self._share_cap

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.routing.fleet import address, endpoint, facts, pool
-from xds_control.policy.picker import PickerPolicy
+from xds_control.policy.picker import LimitPolicy, PickerPolicy
+from xds_control.routing import pick as reasons
 from xds_control.routing.outcome import Finished
 from xds_control.routing.outstanding import InFlight
 from xds_control.routing.picker import Picker
@@ -35,6 +36,21 @@ def test_a_scrape_replaces_what_came_before_it() -> None:
     assert flight.count == 8
     flight.end(2.0, 4.0)
     assert flight.count == 7
+
+
+def test_a_limit_holds_though_a_scrape_came_before_the_request() -> None:
+    def scraped(at: float, running: int) -> None:
+        picker.update({"p": pool("p", [endpoint(0, at=at, running=running, waiting=0)])}, at)
+
+    picker = Picker(PickerPolicy(limits=LimitPolicy(max_concurrency=1)))
+    scraped(0.0, 0)
+    assert picker.pick(facts(), "p", 1.0).ok
+    scraped(1.01, 0)  # the engine has not seen it yet
+    assert picker.pick(facts(), "p", 1.02).reason == reasons.SATURATED
+    scraped(1.2, 1)
+    assert not picker.pick(facts(), "p", 1.22).ok
+    scraped(2.0, 0)  # it has ended, and nobody said so
+    assert picker.pick(facts(), "p", 2.02).ok
 
 
 def test_a_pick_that_went_elsewhere_does_not_count() -> None:
