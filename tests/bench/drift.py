@@ -54,7 +54,7 @@ class Watched:
 
     def hook(self) -> None:
         """Notes arrivals and departures from now on."""
-        submit, leave = self.engine.model.submit, self.engine._leave
+        submit, leave = self.engine.model.submit, self.engine.state.leave
 
         def submitted(now: float, sequence: Sequence) -> None:
             submit(now, sequence)
@@ -65,7 +65,7 @@ class Watched:
             self.note()
 
         self.engine.model.submit = submitted  # type: ignore[method-assign]
-        self.engine._leave = left  # type: ignore[method-assign]
+        self.engine.state.leave = left  # type: ignore[method-assign]
 
     def note(self) -> None:
         """Something came or left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import xxhash
@@ -13,6 +13,7 @@ import xxhash
 from xds_control.demo.kvcache import BYTES_PER_TOKEN, token_count
 from xds_control.errors import XdsControlError
 
+JSON: Final = "application/json"
 _NORMAL = NormalDist()
 # Each word and its space are one token of four bytes.
 _LETTERS = (
