@@ -6,254 +6,25 @@ python -m xds_control.sim.tables [--output docs/policies.md] [--traces FOLDER] [
 from __future__ import annotations
 
 import argparse
-import functools
-import hashlib
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from xds_control.sim.faults import Fault
-from xds_control.sim.fleet import parse_fleet
-from xds_control.sim.metrics import Figures, figures
-from xds_control.sim.ours import OurPolicy, Ours
-from xds_control.sim.policies import OWN, POLICIES, make
-from xds_control.sim.simulation import FleetSpec, Simulation
-from xds_control.sim.traces import load_trace
-from xds_control.sim.workloads import WORKLOADS, Workload
+from xds_control.sim.bench import SEEDS, SLO, Bench
+from xds_control.sim.cells import EQUAL, FAULTS, LOADS, MIXED, UNEQUAL, Cell, sensitivity
+from xds_control.sim.metrics import Figures
+from xds_control.sim.policies import POLICIES
 
-SLO = (2.0, 0.1)
-SEEDS = (1, 2)
-EQUAL = "8xh100-llama-8b"
-MIXED = "4xh100-llama-8b,4xa100-llama-8b"
-TRACES = {
-    "mooncake-conversation": "mooncake_conversation_trace.jsonl",
-    "mooncake-synthetic": "mooncake_synthetic_trace.jsonl",
-    "azure-code": "azure_llm_2023_code.csv",
-    "azure-conversation": "azure_llm_2023_conv.csv",
-    "arxiv": "arxiv_summarization_lengths.csv",
-    "vtc-arena": "vtc_arena_trace_lengths.csv",
-    "servegen": "servegen_msmall_rates_48h.csv",
-}
 LISTED = tuple(p for p in POLICIES if p not in ("random", "jsq"))
+PARTS = ("loads", "unequal", "faults", "sensitivity")
 _ENVOY_ALONE = ("round_robin", "least_request", "bounded-hash")
 _TIE_S, _TIE, _TIE_GOODPUT = 0.005, 1.05, 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A workload at a rate on a fleet. count: requests. options: of `OurPolicy`, for sensitivity."""
-
-    workload: str
-    rate: float
-    count: int
-    fleet: str = EQUAL
-    processors: int = 1
-    envoys: int = 1
-    scrape_s: float | None = None
-    declared: tuple[float, ...] | None = None
-    told: bool = True
-    faults: tuple[Fault, ...] = ()
-    own: OurPolicy | None = None
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A cell under one policy and seed."""
-
-    cell: Cell
-    policy: str
-    seed: int
-    traces: Path
-
-
-LOADS: tuple[Cell, ...] = (
-    Cell("uniform", 100, 3000),
-    Cell("uniform", 150, 4500),
-    Cell("bursty", 100, 3000),
-    Cell("heavy", 40, 2000),
-    Cell("heavy", 60, 3000),
-    Cell("mixed", 30, 2000),
-    Cell("mixed", 50, 3000),
-    Cell("shared-prefix", 80, 3000),
-    Cell("shared-prefix", 140, 4200),
-    Cell("zipf-prefix", 80, 3000),
-    Cell("zipf-prefix", 120, 3600),
-    Cell("multi-turn", 150, 5000),
-    Cell("diurnal", 90, 4000),
-    Cell("mooncake-conversation", 4, 2000),
-    Cell("mooncake-conversation", 6, 2500),
-    Cell("mooncake-synthetic", 4, 2000),
-    Cell("azure-code", 10, 2000),
-    Cell("azure-code", 15, 2500),
-    Cell("azure-conversation", 60, 2500),
-    Cell("azure-conversation", 90, 3000),
-    Cell("arxiv", 30, 2000),
-    Cell("arxiv", 45, 2500),
-    Cell("vtc-arena", 100, 1500),
-    Cell("servegen", 150, 4000),
-)
-UNEQUAL: tuple[Cell, ...] = tuple(
-    Cell(workload, rate, count, MIXED, told=told)
-    for workload, rate, count in (
-        ("uniform", 80, 3000),
-        ("mixed", 25, 2000),
-        ("heavy", 30, 2000),
-        ("shared-prefix", 80, 3000),
-        ("zipf-prefix", 60, 2500),
-        ("mooncake-conversation", 3, 2000),
-        ("azure-conversation", 50, 2500),
-    )
-    for told in (True, False)
-)
-FAULTS: tuple[Cell, ...] = tuple(
-    Cell(workload, rate, count, faults=(fault,), label=label)
-    for workload, rate, count in (("shared-prefix", 80, 4000), ("mixed", 25, 1500))
-    for label, fault in (
-        ("a replica dies for 15 s", Fault("death", 15.0, 15.0, 2)),
-        ("a replica is 3 times slower for 20 s", Fault("slow", 15.0, 20.0, 2)),
-        ("a replica is throttled by 20 %", Fault("throttle", 10.0, 1e6, 2)),
-        ("a replica joins cold after 20 s", Fault("cold", 0.0, 20.0, 2)),
-        ("the pages of a replica are dark for 20 s", Fault("blackout", 15.0, 20.0, 2)),
-        ("the only processor is away for 15 s", Fault("processor", 15.0, 15.0, 0)),
-    )
-)
-
-
-def sensitivity() -> list[Cell]:
-    """Our default policy where one thing after another is worse than it should be."""
-    base = OurPolicy()
-    rows: list[Cell] = []
-    wrong = (2.0, 0.5) * 4
-    for workload, rate, count in (
-        ("shared-prefix", 120, 4000),
-        ("mixed", 40, 2400),
-        ("mooncake-conversation", 5, 2000),
-    ):
-        cell = Cell(workload, rate, count, own=base)
-        rows.append(replace(cell, label="as it is"))
-        rows.extend(replace(cell, label=f"scrape every {s:g} s", scrape_s=s) for s in (0.05, 1.0, 2.0, 5.0))
-        rows.extend(replace(cell, label=f"{n} processors, {n} Envoys", processors=n, envoys=n) for n in (3, 8))
-        rows.append(
-            replace(
-                cell, label="8 processors that share nothing", processors=8, envoys=8, own=replace(base, share_s=0.0)
-            )
-        )
-        rows.append(
-            replace(
-                cell, label="8 processors that share every 1 s", processors=8, envoys=8, own=replace(base, share_s=1.0)
-            )
-        )
-        rows.append(replace(cell, label="capacities declared wrong by × 2 and ÷ 2", declared=wrong))
-        rows.append(replace(cell, label="token estimates × 2", own=replace(base, estimate_factor=2.0)))
-        rows.append(replace(cell, label="token estimates ÷ 2", own=replace(base, estimate_factor=0.5)))
-        rows.append(replace(cell, label="answers tell no cached tokens", own=replace(base, usage=False)))
-        rows.append(replace(cell, label="processor restarts every 10 s, index cold", own=replace(base, forget_s=10.0)))
-    return rows
-
-
-def workload_of(cell: Cell, seed: int, traces: Path) -> Workload:
-    """The cell's requests. Raises TraceError and KeyError."""
-    if cell.workload in WORKLOADS:
-        return WORKLOADS[cell.workload](cell.count, cell.rate, seed)
-    return load_trace(traces / TRACES[cell.workload], cell.count, cell.rate, seed)
-
-
-def run_job(job: Job) -> Figures:
-    """One simulation."""
-    cell = job.cell
-    load = workload_of(cell, job.seed, job.traces)
-    engines, capacities = parse_fleet(cell.fleet)
-    spec = FleetSpec(
-        engines,
-        capacities=cell.declared or (capacities if cell.told else None),
-        processors=cell.processors,
-        envoys=cell.envoys,
-        scrape_s=cell.scrape_s,
-        faults=cell.faults,
-        slo_ttft_s=SLO[0],
-        slo_tpot_s=SLO[1],
-    )
-    router = Ours(cell.own) if cell.own is not None else make(job.policy)
-    return figures(Simulation(spec, load.requests, router, job.seed, cell.workload).run(), *SLO)
 
 
 def mean(rows: Sequence[Figures], field: str) -> float:
     """Mean over the seeds."""
     return sum(float(getattr(row, field)) for row in rows) / len(rows)
-
-
-_MODEL = ("engine", "envoy", "faults", "fleet", "kv", "metrics", "presets", "request", "router", "simulation")
-_MODEL_FILES = tuple(f"sim/{name}.py" for name in (*_MODEL, "rivals", "traces", "workloads"))
-_OWN_FILES = ("sim/control.py", "sim/facts.py", "sim/ours.py")
-_OWN_PACKAGES = ("fleet", "inspect", "policy", "routing", "weights")
-
-
-@functools.cache
-def code_of(own: bool) -> str:
-    """Fingerprint of the code that a result depends on: the fleet model, and for our own policies what decides."""
-    root = Path(__file__).parent.parent
-    files = [root / name for name in _MODEL_FILES]
-    if own:
-        files += [root / name for name in _OWN_FILES]
-        for package in _OWN_PACKAGES:
-            files += sorted((root / package).rglob("*.py"))
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def job_key(job: Job) -> str:
-    """Names a result: what was run, and by which code. A result of other code is never taken for it."""
-    return f"{code_of(job.cell.own is not None or job.policy in OWN)} {replace(job, traces=Path())!r}"
-
-
-class Bench:
-    """Runs cells over policies and seeds on all cores, in an order that does not matter.
-
-    resume: a file that keeps what was run, so that a run that was stopped goes on from there; results of other code in
-    it are left alone.
-    """
-
-    def __init__(
-        self,
-        traces: Path,
-        jobs: int,
-        say: Callable[[str], None],
-        seeds: Sequence[int] = SEEDS,
-        resume: Path | None = None,
-    ) -> None:
-        self._traces, self._jobs, self._say, self._seeds, self._resume = traces, jobs, say, seeds, resume
-        self._known: dict[str, Figures] = {}
-        if resume is not None and resume.exists():
-            for line in resume.read_text().splitlines():
-                key, row = json.loads(line)
-                self._known[key] = Figures(**row)
-
-    def available(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Without those whose trace is not there."""
-        return [c for c in cells if c.workload in WORKLOADS or (self._traces / TRACES[c.workload]).exists()]
-
-    def run(self, cells: Sequence[Cell], policies: Sequence[str]) -> list[dict[str, list[Figures]]]:
-        """For each cell, figures of all seeds by policy."""
-        jobs = [Job(c, p, s, self._traces) for c in cells for p in policies for s in self._seeds]
-        todo = [job for job in jobs if job_key(job) not in self._known]
-        with ProcessPoolExecutor(self._jobs) as pool:
-            for number, (job, row) in enumerate(zip(todo, pool.map(run_job, todo), strict=True), 1):
-                self._known[job_key(job)] = row
-                if self._resume is not None:
-                    with self._resume.open("a") as file:
-                        file.write(json.dumps([job_key(job), asdict(row)]) + "\n")
-                self._say(f"{number}/{len(todo)} {job.policy} {job.cell.workload} {job.cell.rate:g}/s {job.cell.label}")
-        return [
-            {p: [self._known[job_key(Job(c, p, s, self._traces))] for s in self._seeds] for p in policies}
-            for c in cells
-        ]
 
 
 def matrix(
@@ -316,7 +87,7 @@ def _fault_name(cell: Cell) -> str:
     return f"{cell.workload}: {cell.label}"
 
 
-def document(bench: Bench, parts: Sequence[str] = ("loads", "unequal", "faults", "sensitivity")) -> str:
+def document(bench: Bench, parts: Sequence[str] = PARTS) -> str:
     """The whole page as Markdown."""
     lines = [
         "# Policies compared",
@@ -428,7 +199,7 @@ def write(
     say: Callable[[str], None],
     traces: Path | None = None,
     jobs: int | None = None,
-    parts: Sequence[str] = ("loads", "unequal", "faults", "sensitivity"),
+    parts: Sequence[str] = PARTS,
     resume: Path | None = None,
 ) -> None:
     """Writes the page."""
@@ -444,7 +215,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=None)
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("--resume", type=Path, default=None, help="keeps what was run, to go on after a stop")
-    parser.add_argument("--parts", default="loads,unequal,faults,sensitivity")
+    parser.add_argument("--parts", default=",".join(PARTS))
     chosen = parser.parse_args()
     write(
         chosen.output, lambda line: print(line, file=sys.stderr, flush=True), chosen.traces, chosen.jobs,

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from xds_control.cli.main import main
-from xds_control.sim import tables
+from xds_control.sim import bench, tables
+from xds_control.sim.cells import Cell
 from xds_control.sim.fleet import from_calibration, parse_fleet
 from xds_control.sim.presets import PRESETS, engine, preset
 
@@ -128,7 +129,7 @@ def test_presets_are_engines_and_larger_cards_are_faster() -> None:
 
 
 def test_tables_are_written_and_say_where_ours_loses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = tables.Cell("uniform", 30, 200)
+    small = Cell("uniform", 30, 200)
     monkeypatch.setattr(tables, "LOADS", (small, replace(small, workload="arxiv")))
     monkeypatch.setattr(tables, "SEEDS", (1,))
     monkeypatch.setattr(tables, "LISTED", ("ours", "round_robin"))
@@ -144,8 +145,8 @@ def test_tables_are_written_and_say_where_ours_loses(tmp_path: Path, monkeypatch
 
 
 def test_losses_are_told_with_their_size() -> None:
-    cell = tables.Cell("uniform", 100, 300, "2")
-    row = tables.run_job(tables.Job(cell, "round_robin", 1, Path()))
+    cell = Cell("uniform", 100, 300, "2")
+    row = bench.run_job(bench.Job(cell, "round_robin", 1, Path()))
     worse = replace(row, ttft_p90=2 * row.ttft_p90, goodput=row.goodput - 0.1)
     (line,) = tables.losses([cell], [{"ours": [worse], "round_robin": [row]}], lambda c: c.workload)
     assert "× 2.00" in line
@@ -154,16 +155,16 @@ def test_losses_are_told_with_their_size() -> None:
 
 
 def test_results_of_other_code_are_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = tables.Cell("uniform", 30, 100, "2")
+    cell = Cell("uniform", 30, 100, "2")
     resume = tmp_path / "resume.jsonl"
     said: list[str] = []
     for code in ("one", "one", "two"):
-        monkeypatch.setattr(tables, "code_of", lambda own, code=code: code)
-        tables.Bench(tmp_path, 1, said.append, (1,), resume).run([cell], ("round_robin",))
+        monkeypatch.setattr(bench, "code_of", lambda own, code=code: code)
+        bench.Bench(tmp_path, 1, said.append, (1,), resume).run([cell], ("round_robin",))
     assert len(said) == 2, "the second run takes the first one's result, the third does not"
 
 
 def test_our_rows_depend_on_more_code_than_the_models_of_others() -> None:
-    cell = tables.Cell("uniform", 30, 100)
-    keys = {p: tables.job_key(tables.Job(cell, p, 1, Path())).split()[0] for p in ("ours", "weights", "p2c", "random")}
+    cell = Cell("uniform", 30, 100)
+    keys = {p: bench.job_key(bench.Job(cell, p, 1, Path())).split()[0] for p in ("ours", "weights", "p2c", "random")}
     assert keys["ours"] == keys["weights"] != keys["p2c"] == keys["random"]
