@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ class Failed(Exception):
     """A case did not hold; the text says what."""
 
 
-class Exchange:
+class Exchange(abc.ABC):
     """One stream. `ended`: the server ended it cleanly; `error`: it ended with an error."""
 
     def __init__(self) -> None:
@@ -46,16 +47,17 @@ class Exchange:
         self.replies += found
         return found
 
+    @abc.abstractmethod
     async def _exchange(self, message: ext_proc.ProcessingRequest, expect: bool) -> list[ext_proc.ProcessingResponse]:
-        raise NotImplementedError
+        """Sends one message; what comes back."""
 
+    @abc.abstractmethod
     async def listen(self) -> None:
         """Takes what came without being asked for."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def close(self) -> None:
         """The data plane ends the stream."""
-        raise NotImplementedError
 
 
 class _CoreExchange(Exchange):
@@ -74,6 +76,9 @@ class _CoreExchange(Exchange):
             return []
         self.ended = self._stream.done
         return [ext_proc.ProcessingResponse.FromString(one) for one in found]
+
+    async def listen(self) -> None:
+        """Nothing comes here without being asked for."""
 
     async def close(self) -> None:
         self._stream.closed()
