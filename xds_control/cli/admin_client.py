@@ -21,7 +21,7 @@ import grpc
 
 from xds_control.admin.keys import CODE_KEY, USER_KEY
 from xds_control.cli.harmless import harmless, make_harmless
-from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNREACHABLE, fail
+from xds_control.cli.options import EXISTING_FILE, EXIT_BAD_INPUT, EXIT_FAILED, EXIT_UNREACHABLE, fail
 from xds_control.cli.output import Duration
 from xds_control.proto import admin_pb2_grpc
 
@@ -152,12 +152,12 @@ def admin_options(command: F) -> F:
         help="Admin address of control: host:port, or unix:/path.",
     )
     @click.option("--timeout", type=Duration(), default="10s", show_default=True, help="Longest wait for one answer.")
-    @click.option("--ca", type=click.Path(path_type=Path, exists=True), envvar="XDS_CONTROL_CA", help="CA file: TLS.")
-    @click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Own certificate, for mutual TLS.")
-    @click.option("--key", type=click.Path(path_type=Path, exists=True), help="Key of the own certificate.")
+    @click.option("--ca", type=EXISTING_FILE, envvar="XDS_CONTROL_CA", help="CA file: TLS.")
+    @click.option("--cert", type=EXISTING_FILE, help="Own certificate, for mutual TLS.")
+    @click.option("--key", type=EXISTING_FILE, help="Key of the own certificate.")
     @click.option(
         "--token-file",
-        type=click.Path(path_type=Path, exists=True),
+        type=EXISTING_FILE,
         envvar="XDS_CONTROL_TOKEN_FILE",
         help="File with the bearer token; or set XDS_CONTROL_TOKEN.",
     )

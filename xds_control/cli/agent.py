@@ -13,8 +13,7 @@ from pathlib import Path
 
 import click
 
-from xds_control.admin.keys import LOG_FORMATS, LOG_LEVELS
-from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, fail
+from xds_control.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, fail, fleet_options, log_options, together
 from xds_control.observe.logs import configure
 
 
@@ -25,26 +24,8 @@ from xds_control.observe.logs import configure
 )
 @click.option("--interval", "interval_s", default=0.2, show_default=True, help="Seconds between readings (0.05 to 60).")
 @click.option("--once", is_flag=True, help="Print what the GPUs say now as JSON and end; needs no control.")
-@click.option("--ca", type=click.Path(path_type=Path, exists=True), help="CA certificates (PEM): use TLS to control.")
-@click.option("--cert", type=click.Path(path_type=Path, exists=True), help="Own certificate (PEM), for mutual TLS.")
-@click.option("--key", type=click.Path(path_type=Path, exists=True), help="Key of the own certificate (PEM).")
-@click.option(
-    "--token-file", type=click.Path(path_type=Path, exists=True), help="File with the bearer token of the fleet port."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(LOG_LEVELS),
-    default="info",
-    show_default=True,
-    help="Least severe written.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default="auto",
-    show_default=True,
-    help="auto: text on a terminal, JSON elsewhere.",
-)
+@fleet_options
+@log_options
 def agent(
     control_address: str | None,
     node: str | None,
@@ -68,8 +49,7 @@ def agent(
         fail("give --control, the address of control's fleet service (or --once)", EXIT_BAD_INPUT)
     if not 0.05 <= interval_s <= 60:
         fail(f"--interval must be 0.05 to 60 seconds, it is {interval_s:g}", EXIT_BAD_INPUT)
-    if (cert is None) != (key is None):
-        fail("--cert and --key belong together", EXIT_BAD_INPUT)
+    together(cert=cert, key=key)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_run(control_address, node or socket.gethostname(), interval_s, ca, cert, key, token_file))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from xds_control.admin.keys import LOG_FORMATS, LOG_LEVELS
 from xds_control.errors import PolicyError, XdsControlError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
 
+EXISTING_FILE = click.Path(path_type=Path, exists=True)
+
 policy_option = click.option(
     "--policy",
     "policy_path",
@@ -28,6 +31,47 @@ policy_option = click.option(
     type=click.Path(path_type=Path),
     help="The policy file (YAML).",
 )
+
+
+def log_options(command: F) -> F:
+    """Adds what is logged and how; the command gets `log_level` and `log_format`."""
+    for option in (
+        click.option(
+            "--log-format",
+            type=click.Choice(LOG_FORMATS),
+            default="auto",
+            show_default=True,
+            help="auto: text on a terminal, JSON elsewhere.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(LOG_LEVELS),
+            default="info",
+            show_default=True,
+            help="Least severe written.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def fleet_options(command: F) -> F:
+    """Adds how control's fleet port is reached; the command gets `ca`, `cert`, `key` and `token_file`."""
+    for option in (
+        click.option("--token-file", type=EXISTING_FILE, help="File with the bearer token of the fleet port."),
+        click.option("--key", type=EXISTING_FILE, help="Key of the own certificate (PEM)."),
+        click.option("--cert", type=EXISTING_FILE, help="Own certificate (PEM), for mutual TLS."),
+        click.option("--ca", type=EXISTING_FILE, help="Authorities to trust (PEM): use TLS to control."),
+    ):
+        command = option(command)
+    return command
+
+
+def together(**given: Path | None) -> None:
+    """Ends with 2 where only some of these options, by the names of their parameters, are there."""
+    if len({value is None for value in given.values()}) > 1:
+        names = " and ".join("--" + name.replace("_", "-") for name in given)
+        fail(f"{names} belong together", EXIT_BAD_INPUT)
 
 
 def read_policy(path: Path) -> Policy:

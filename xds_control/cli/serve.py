@@ -13,8 +13,16 @@ from pathlib import Path
 
 import click
 
-from xds_control.admin.keys import LOG_FORMATS, LOG_LEVELS
-from xds_control.cli.options import EXIT_BAD_INPUT, fail, policy_option, read_policy
+from xds_control.cli.options import (
+    EXISTING_FILE,
+    EXIT_BAD_INPUT,
+    fail,
+    fleet_options,
+    log_options,
+    policy_option,
+    read_policy,
+    together,
+)
 from xds_control.cli.supervise import Child, ChildRefused, Supervisor
 from xds_control.observe.logs import configure, logger
 from xds_control.policy.address import join_address, split_address
@@ -22,7 +30,6 @@ from xds_control.policy.processes import ProcessorPolicy
 from xds_control.policy.schema import Policy
 from xds_control.policy.security import FleetSecurity as FleetSecurityPolicy
 
-_FILE = click.Path(path_type=Path, exists=True)
 READY_S = 30.0
 ENVOY_DRAIN_S = 900
 """How long Envoy leaves requests alone that began before its listener was changed by a push."""
@@ -93,31 +100,15 @@ def control(policy_path: Path, run_dir: Path | None) -> None:
 @click.option("--http", default=None, help="Where /metrics and /healthz are served, ip:port.")
 @click.option("--health", default=None, help="Where gRPC health is served on a port of its own, ip:port.")
 @click.option("--private", default=None, help="One more port like --listen, plain text and not shared, ip:port.")
-@click.option("--serve-cert", type=_FILE, help="Certificate chain of --listen (PEM): serve TLS.")
-@click.option("--serve-key", type=_FILE, help="Key of --serve-cert (PEM).")
+@click.option("--serve-cert", type=EXISTING_FILE, help="Certificate chain of --listen (PEM): serve TLS.")
+@click.option("--serve-key", type=EXISTING_FILE, help="Key of --serve-cert (PEM).")
 @click.option("--self-signed", is_flag=True, help="Serve TLS on --listen with a certificate made at the start.")
 @click.option("--share-ports", is_flag=True, help="Let other processors listen on --listen and --health too.")
 @click.option("--id", "identity", default=None, help="Unique name of this processor; host and pid when absent.")
 @click.option("--advertise", default=None, help="Address under which Envoy reaches it, when not --listen.")
-@click.option("--ca", type=_FILE, help="Authorities to trust (PEM): use TLS to control.")
-@click.option("--cert", type=_FILE, help="Own certificate (PEM), for mutual TLS.")
-@click.option("--key", type=_FILE, help="Key of the own certificate (PEM).")
+@fleet_options
 @click.option("--server-name", default=None, help="Name in control's certificate, when it is not its address.")
-@click.option("--token-file", type=_FILE, help="File with the bearer token of the fleet port.")
-@click.option(
-    "--log-level",
-    type=click.Choice(LOG_LEVELS),
-    default="info",
-    show_default=True,
-    help="Least severe written.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default="auto",
-    show_default=True,
-    help="auto: text on a terminal, JSON elsewhere.",
-)
+@log_options
 def processor(
     control_address: str,
     listen: str,
@@ -147,10 +138,8 @@ def processor(
     from xds_control.extproc.tls import ServerTls
     from xds_control.extproc.worker import Listening, run_processor
 
-    if (cert is None) != (key is None):
-        fail("--cert and --key belong together", EXIT_BAD_INPUT)
-    if (serve_cert is None) != (serve_key is None):
-        fail("--serve-cert and --serve-key belong together", EXIT_BAD_INPUT)
+    together(cert=cert, key=key)
+    together(serve_cert=serve_cert, serve_key=serve_key)
     tls = ServerTls() if self_signed else None
     if serve_cert is not None:
         tls = ServerTls(str(serve_cert), str(serve_key))
