@@ -51,9 +51,14 @@ async def collector() -> AsyncIterator[Collector]:
     await runner.cleanup()
 
 
-def policy_of(address: str, collector: Collector, **more: Any) -> dict[str, Any]:
+@pytest.fixture
+async def policy(make_engine: Any, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """One engine, every request traced, and the collector's key in the environment."""
+    monkeypatch.setenv("TRACE_KEY", KEY)
+    engine = await make_engine()
+    pool = {"name": "chat", "models": ["demo"], "engine": "vllm", "endpoints": [{"address": engine.address}]}
     return {
-        "pools": [{"name": "chat", "models": ["demo"], "engine": "vllm", "endpoints": [{"address": address}]}],
+        "pools": [pool],
         "routing": {"rules": [{"name": "everything", "when": "true", "class": "high"}]},
         "ext_proc": {"emit_decision": True},
         "tracing": {
@@ -64,7 +69,6 @@ def policy_of(address: str, collector: Collector, **more: Any) -> dict[str, Any]
         },
         "signals": FAST_SCRAPE,
         "lifecycle": {"warm_up": {"prompts": []}},
-        **more,
     }
 
 
@@ -80,14 +84,10 @@ async def send(client: aiohttp.ClientSession, product: Product, **headers: str) 
 async def test_the_decision_is_a_child_in_envoys_trace(
     transport: str,
     start_product: Start,
-    make_engine: Any,
+    policy: dict[str, Any],
     client: aiohttp.ClientSession,
     collector: Collector,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TRACE_KEY", KEY)
-    engine = await make_engine()
-    policy = policy_of(engine.address, collector)
     policy["ext_proc"]["transport"] = transport
     product = await start_product(policy)
     identifier = await send(client, product)
@@ -98,7 +98,7 @@ async def test_the_decision_is_a_child_in_envoys_trace(
     assert ours.attributes["xds_control.decision.id"] == identifier
     assert ours.attributes["xds_control.pool"] == "chat"
     assert ours.attributes["xds_control.rule"] == "everything"
-    assert ours.attributes["xds_control.pick"] == engine.address
+    assert ours.attributes["xds_control.pick"] == policy["pools"][0]["endpoints"][0]["address"]
     assert ours.attributes["xds_control.reason"] == "picked"
     assert ours.attributes["xds_control.pick.reason"]
     assert ours.attributes["xds_control.prompt_tokens_estimate"] > 0
@@ -123,14 +123,10 @@ async def test_the_decision_is_a_child_in_envoys_trace(
 
 async def test_a_parents_flag_decides_and_a_push_switches_tracing(
     start_product: Start,
-    make_engine: Any,
+    policy: dict[str, Any],
     client: aiohttp.ClientSession,
     collector: Collector,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TRACE_KEY", KEY)
-    engine = await make_engine()
-    policy = policy_of(engine.address, collector)
     policy["tracing"]["sample_share"] = 0.0
     product = await start_product(policy)
     for _ in range(20):

@@ -308,6 +308,19 @@ def test_routes_are_told_in_sentences() -> None:
     ]
 
 
+def _watched(folder: Path) -> tuple[Path, PolicyFile, list[Files]]:
+    """A file that is watched, and what of it is pushed."""
+    path = folder / "p.yaml"
+    path.write_text(BASE)
+    pushed: list[Files] = []
+
+    async def push(files: Files, mark: str) -> str:
+        pushed.append(files)
+        return ""
+
+    return path, PolicyFile(path, mark_of([("", BASE)]), push), pushed
+
+
 def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -332,15 +345,7 @@ def _huge(path: Path) -> None:
 async def test_whatever_takes_the_place_of_the_watched_file_is_told_and_the_next_file_taken(
     tmp_path: Path, make: Callable[[Path], None], words: str
 ) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(BASE)
-    pushed: list[Files] = []
-
-    async def push(files: Files, mark: str) -> str:
-        pushed.append(files)
-        return ""
-
-    watched = PolicyFile(path, mark_of([("", BASE)]), push)
+    path, watched, pushed = _watched(tmp_path)
     path.unlink()
     make(path)
     for _ in range(3):
@@ -356,15 +361,7 @@ async def test_whatever_takes_the_place_of_the_watched_file_is_told_and_the_next
 
 
 async def test_a_file_whose_contents_stay_and_whose_times_move_is_not_pushed(tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(BASE)
-    pushed: list[Files] = []
-
-    async def push(files: Files, mark: str) -> str:
-        pushed.append(files)
-        return ""
-
-    watched = PolicyFile(path, mark_of([("", BASE)]), push)
+    path, watched, pushed = _watched(tmp_path)
     path.chmod(0o600)
     for _ in range(3):
         await watched.look()

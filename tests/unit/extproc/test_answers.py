@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
@@ -192,17 +193,10 @@ def test_message_with_more_in_it_is_left_to_the_parser() -> None:
 def test_of_a_body_too_large_to_read_the_end_is_looked_at_a_few_times(
     monkeypatch: pytest.MonkeyPatch, tail: bytes, prompt: int | None
 ) -> None:
-    tried = 0
-    decode = usage_module._decode_first
-
-    def counted(text: str) -> Any:
-        nonlocal tried
-        tried += 1
-        return decode(text)
-
+    counted = Mock(wraps=usage_module._decode_first)
     monkeypatch.setattr(usage_module, "_decode_first", counted)
     reader = usage_module.UsageReader(False)
     reader.feed(b'{"a":"' + bytes(9 << 20))
     reader.feed(tail, True)
     assert reader.usage.prompt == prompt
-    assert tried <= 16
+    assert counted.call_count <= 16

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -184,20 +185,13 @@ async def test_a_request_is_tried_by_one_processor_whoever_is_away(
     processor: tuple[ProcessorState, ProcessorFacts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, facts = processor
-    tried = 0
-    dry_run = made.dry_run
-
-    def counted(view: RequestView) -> Any:
-        nonlocal tried
-        tried += 1
-        return dry_run(view)
-
+    counted = Mock(wraps=made.dry_run)
     monkeypatch.setattr(made, "dry_run", counted)
     gone = ProcessorFacts("p1", "127.0.0.1:1", "0", 0.0, None, 0, "")
     request = pb.ExplainRequestRequest(request=pb.HttpRequest(path="/v1/chat/completions", body=BODY))
     answer = await request_calls.explain([gone, facts, facts, facts], request, SECRET)
     assert answer.explanation.dry_run
-    assert tried == 1
+    assert counted.call_count == 1
     with pytest.raises(NotReady, match="no processor answers: p1, p1"):
         await request_calls.explain([gone, gone], request, SECRET)
 
