@@ -74,8 +74,7 @@ async def test_a_conversation_stays_with_its_cache_over_four_processors(
     engines = [await make_engine(name=f"e{i}", timing=timing, record=400) for i in range(4)]
     product = await start_product(policy([engine.address for engine in engines], processors={"count": 4}))
     rng = random.Random(2)
-    # Long enough that to read one anew costs more than any wait that other processors told of a moment ago.
-    talks: list[list[dict[str, str]]] = [[{"role": "user", "content": text(rng, 1200)}] for _ in range(12)]
+    talks: list[list[dict[str, str]]] = [[{"role": "user", "content": text(rng, 400)}] for _ in range(16)]
     homes = [""] * len(talks)
     for turn in range(4):
         shares = []

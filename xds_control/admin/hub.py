@@ -106,8 +106,9 @@ class Hub:
         reporter.last_at = now
         if window.outstanding or reporter.outstanding:
             fresh = {entry.endpoint: entry for entry in window.outstanding}
+            # Work that is being read is news also where it is as much as before: what was told of it grows old.
             if fresh.keys() != reporter.outstanding.keys() or any(
-                reporter.outstanding[name] != entry for name, entry in fresh.items()
+                entry.prefill_tokens > 0 or reporter.outstanding[name] != entry for name, entry in fresh.items()
             ):
                 reporter.outstanding = fresh
                 self._outstanding_version += 1
@@ -149,7 +150,7 @@ class Hub:
         estimates = self._estimates.get(watcher.processor, b"")
         if watcher.sent_estimates != estimates:
             extra.estimates.tokens = estimates
-        self._peers(watcher, extra)
+        self._peers(watcher, extra, now)
         body = self._changes(watcher, snapshot, now)
         rest = extra.SerializeToString()
         if body is None and not rest:
@@ -175,7 +176,7 @@ class Hub:
             self._deltas = (key, message.SerializeToString() if message is not None else b"")
         return self._deltas[1] or None
 
-    def _peers(self, watcher: Watcher, extra: pb.WatchResponse) -> None:
+    def _peers(self, watcher: Watcher, extra: pb.WatchResponse, now: float) -> None:
         if watcher.prefixes:
             extra.peers.prefixes.extend(watcher.prefixes)
             watcher.prefixes.clear()
@@ -183,27 +184,41 @@ class Hub:
             extra.peers.rates.extend(watcher.rates)
             watcher.rates.clear()
         if watcher.sent_outstanding != self._outstanding_version:
-            sums: dict[str, list[int]] = {}
+            sums: dict[str, _Sum] = {}
             for name, reporter in self.reporters.items():
                 if name == watcher.processor:
                     continue
                 for entry in reporter.outstanding.values():
-                    total = sums.setdefault(entry.endpoint, [0, 0, 0])
-                    total[0] += entry.requests
-                    total[1] += entry.prefill_tokens
-                    total[2] += entry.decode_tokens
+                    sums.setdefault(entry.endpoint, _Sum()).add(entry, now - reporter.last_at)
             if sums or watcher.sent_outstanding >= 0:
                 # an entry without an endpoint says that this list is complete, so an empty one clears
                 extra.peers.outstanding.append(pb.Outstanding())
-                extra.peers.outstanding.extend(_outstanding(endpoint, *total) for endpoint, total in sums.items())
+                extra.peers.outstanding.extend(total.message(endpoint) for endpoint, total in sums.items())
             watcher.sent_outstanding = self._outstanding_version
 
 
-def _outstanding(endpoint: str, requests: int, prefill_tokens: int, decode_tokens: int) -> pb.Outstanding:
-    """A sum over processors, within what the message holds: nonsense of one must not end the streams of all."""
-    return pb.Outstanding(
-        endpoint=endpoint,
-        requests=min(max(requests, -(2**31)), 2**31 - 1),
-        prefill_tokens=min(max(prefill_tokens, -(2**63)), 2**63 - 1),
-        decode_tokens=min(max(decode_tokens, -(2**63)), 2**63 - 1),
-    )
+class _Sum:
+    """Outstanding work at one endpoint over processors."""
+
+    __slots__ = ("aged", "decode_tokens", "prefill_tokens", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.prefill_tokens = self.decode_tokens = 0
+        self.aged = 0.0
+
+    def add(self, entry: pb.Outstanding, age_s: float) -> None:
+        """One processor's, told so long ago."""
+        self.requests += entry.requests
+        self.prefill_tokens += entry.prefill_tokens
+        self.decode_tokens += entry.decode_tokens
+        self.aged += age_s * entry.prefill_tokens
+
+    def message(self, endpoint: str) -> pb.Outstanding:
+        """The sum, within what the message holds: nonsense of one must not end the streams of all."""
+        return pb.Outstanding(
+            endpoint=endpoint,
+            requests=min(max(self.requests, -(2**31)), 2**31 - 1),
+            prefill_tokens=min(max(self.prefill_tokens, -(2**63)), 2**63 - 1),
+            decode_tokens=min(max(self.decode_tokens, -(2**63)), 2**63 - 1),
+            age_s=max(0.0, self.aged / self.prefill_tokens) if self.prefill_tokens > 0 else 0.0,
+        )

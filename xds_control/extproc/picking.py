@@ -56,7 +56,8 @@ class PoolPicker:
         """Monotonic less wall-clock seconds of this machine; infinite where nobody says it."""
         self._token_header = ""
         self._obeys_test_header = False
-        self._told: list[Outstanding] = []
+        self._told: list[pb.Outstanding] = []
+        self._told_at = 0.0
         self._targets: dict[str, float | None] = {}
         self._snapshot: Snapshot | None = None
         self._policy = policy
@@ -196,7 +197,7 @@ class PoolPicker:
         requests, or without a limit."""
         limit = self._policy.picker.limits.max_concurrency
         slots = self._picker.pool(pool)
-        taking = [slot.flight.count for slot in slots.each() if slot.takes] if slots is not None and limit else []
+        taking = [slot.flight.taken for slot in slots.each() if slot.takes] if slots is not None and limit else []
         return sum(max(0, math.floor(limit - count)) for count in taking) if taking else None
 
     def kv_blocks(self) -> Iterator[tuple[str, str, int]]:
@@ -220,18 +221,18 @@ class PoolPicker:
         self._picker.failed(address, now)
 
     def merge_peers(self, state: pb.PeerState, now: float) -> None:
-        """What the other processors did. An absent list of outstanding work means no news of it."""
-        told = [
-            Outstanding(one.endpoint, one.requests, one.prefill_tokens, one.decode_tokens)
-            for one in state.outstanding
-            if one.endpoint
-        ]
+        """What the other processors did. Without news of their outstanding work the last stands, and grows older."""
+        if state.outstanding:
+            self._told, self._told_at = [one for one in state.outstanding if one.endpoint], now
+        since = now - self._told_at
         peers = Peers(
             prefixes=[PrefixAdd(one.endpoint, tuple(one.keys), tuple(one.tokens)) for one in state.prefixes],
-            outstanding=told if state.outstanding else self._told,
+            outstanding=[
+                Outstanding(one.endpoint, one.requests, one.prefill_tokens, one.decode_tokens, one.age_s + since)
+                for one in self._told
+            ],
             rates=[RateState(one.pool, one.endpoint, one.state) for one in state.rates],
         )
-        self._told = peers.outstanding
         self._picker.merge_peers(peers, now)
 
     def fill(self, window: pb.Window, now: float) -> None:

@@ -165,16 +165,18 @@ class PrefixAdd(_message.Message):
     def __init__(self, endpoint: _Optional[str] = ..., keys: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Outstanding(_message.Message):
-    __slots__ = ("endpoint", "requests", "prefill_tokens", "decode_tokens")
+    __slots__ = ("endpoint", "requests", "prefill_tokens", "decode_tokens", "age_s")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DECODE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
     endpoint: str
     requests: int
     prefill_tokens: int
     decode_tokens: int
-    def __init__(self, endpoint: _Optional[str] = ..., requests: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ...) -> None: ...
+    age_s: float
+    def __init__(self, endpoint: _Optional[str] = ..., requests: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., decode_tokens: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class RateState(_message.Message):
     __slots__ = ("pool", "endpoint", "state")

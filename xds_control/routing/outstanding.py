@@ -51,13 +51,18 @@ class InFlight:
         self.neutral = 0.0
         self.count = 0.0
         self.unseen = 0
-        """Picks that the last scrape may have missed: they matter where there is a limit."""
+        """Picks that the last scrape may have missed."""
         self.open_since: float | None = None
 
     @property
     def own(self) -> int:
         """This processor's picks minus the ends it saw, since the anchor: what it tells its peers."""
         return int(self._own)
+
+    @property
+    def taken(self) -> float:
+        """Places that count against a limit: also of picks that the last scrape may have missed."""
+        return self.count + self.unseen
 
     def _sum(self) -> None:
         self.count = max(0.0, self._base + self._own + self.peers, self.neutral)

@@ -132,7 +132,7 @@ class Picker:
                 return refused
         answer.addresses = self._ordered(job, slot, costs)
         if self.keeps_trails:
-            answer.trail = trail.of(job, answer.addresses, costs, answer.matched_tokens)
+            answer.trail = trail.of(job, answer.addresses, costs)
         if scores is not None:
             answer.scores = scores
         if self._record_each:

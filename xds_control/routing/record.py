@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from xds_control.routing import trail
 from xds_control.routing.explain import Candidate, Record
 from xds_control.routing.job import Job
 from xds_control.routing.pick import Pick
-from xds_control.routing.slot import INFINITE, Floats, Slot
+from xds_control.routing.slot import Floats, Slot
 
 
 def expect(job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
@@ -36,47 +37,16 @@ def expect(job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
     )
 
 
-def _candidate(job: Job, slot: Slot, costs: Floats, answer: Pick) -> Candidate:
-    """An endpoint with the parts of its cost."""
-    slots, i, columns = job.slots, slot.index, job.columns
-    one = expect(job, slot, costs, "")
-    rate, unread = slot.rate, job.unread(one.matched_tokens)
-    kv_wait = 0.0
-    if job.need > slots.kv_floor:
-        kv_wait = max(0.0, job.need - slot.free) * slot.release
-    fixed = float(columns.fixed[i])
-    if job.lora and slots.loras:
-        fixed += float(slots.lora_cost(job.lora, job.profile.cost)[i])
-    return Candidate(
-        slot.address,
-        one.cost_s,
-        one.expected_ttft_s,
-        one.wait_s,
-        rate * unread,
-        kv_wait,
-        (float(columns.per_token[i]) - rate) * unread,
-        float(columns.per_output[i]) * job.output,
-        float(columns.per_need[i]) * (job.prompt + job.output),
-        fixed,
-        one.matched_tokens,
-        slot.flight.count,
-        slot.speed,
-        None if answer.scores is None else answer.scores.get(slot.address),
-        "" if one.cost_s < INFINITE else "at its limit",
-    )
-
-
 def record(job: Job, answer: Pick, costs: Floats, identifier: str, limit: int = 8) -> Record:
+    """The decision with its candidates, the cheapest first. limit: most of them; 0 adds who was out, and why."""
     slots = job.slots
     places = slots.places(job.allowed)
     total = len(places)
     order = [int(i) for i in places[costs[places].argsort()]]
     if limit:
         order = order[:limit]
-    candidates = []
-    for i in order:
-        slot = slots.at(i)
-        candidates.append(_candidate(job, slot, costs, answer))
+    addresses = [slots.at(i).address for i in order]
+    candidates = trail.read(addresses, trail.of(job, addresses, costs), answer.scores)
     if not limit:
         shown = slots.eligible_bits & ~job.allowed
         for slot in slots.each():

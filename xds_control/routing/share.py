@@ -20,13 +20,14 @@ class Outstanding:
 
     requests: picks minus ends since the endpoint's last scrape (may be below zero: ends are seen where the access log
     goes). prefill_tokens: uncached prompt tokens sent and not expected to be read yet. decode_tokens: expected output
-    of the requests counted.
+    of the requests counted. age_s: since it was counted, the mean by prefill tokens.
     """
 
     endpoint: str
     requests: int
     prefill_tokens: int
     decode_tokens: int
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,14 @@ def merge(pools: Mapping[str, PoolSlots], where: Mapping[str, Sequence[PoolSlots
     for slots in pools.values():
         for slot in slots.each():
             one = told.get(slot.address)
-            tokens_there = max(0, one.prefill_tokens) if one is not None else 0
+            rate = slot.rate
+            # What was told is of a moment ago, and was read on since.
+            tokens_there = max(0.0, one.prefill_tokens - max(0.0, one.age_s) / rate) if one is not None else 0.0
             requests = one.requests if one is not None else 0
-            if tokens_there == 0 and slot.peer_tokens == 0 and requests == slot.flight.peers:
+            if tokens_there == 0.0 and slot.peer_tokens == 0 and requests == slot.flight.peers:
                 continue
             slot.flight.set_peers(float(requests))
-            slot.peer_tokens = float(tokens_there)
-            rate = slot.rate
+            slot.peer_tokens = tokens_there
             ahead = (slot.flight.unread(now, rate) + tokens_there) * rate
             if ahead > 0.0:
                 ahead += slot.step  # which decodes for those that run there

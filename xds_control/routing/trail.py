@@ -1,13 +1,13 @@
-"""What the first candidates of every pick cost, kept raw: made readable only for the few requests that are asked about.
+"""What candidates cost, kept raw, and made readable for the few requests that are asked about.
 
-A record of the picker (`Picker.explain`) costs more than the pick; this costs little enough to be kept of each. It is
-one piece of bytes, because thousands are held at once: many small objects would be cold when they are let go.
+That is cheap enough to be kept of the first candidates of every pick. It is one piece of bytes, because thousands are
+held at once: many small objects would be cold when they are let go.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from xds_control.routing.explain import Candidate
@@ -26,17 +26,17 @@ _head, _own = _HEAD.pack, _OWN.pack
 
 
 def candidates(pick: Pick) -> list[Candidate]:
-    """The candidates of a pick as they stood before it was charged, as the picker's own explanation shows them.
+    """The candidates of a pick as they stood before it was charged, in the order of its addresses; none where no trail
+    was kept."""
+    return read(pick.addresses, pick.trail, pick.scores) if pick.trail else []
 
-    In the order of its addresses; none where no trail was kept.
-    """
-    trail = pick.trail
-    if not trail:
-        return []
+
+def read(addresses: Sequence[str], trail: bytes, scores: Mapping[str, float] | None) -> list[Candidate]:
+    """The candidates of a trail. addresses: those that it was made of. scores: by address, where scorers decided."""
     now, prompt, output, need, kv_floor, overhead, bend = _HEAD.unpack_from(trail)
     work = prompt * (1.0 + bend * prompt)
     found = []
-    for address, row in zip(pick.addresses, _ROW.iter_unpack(trail[_HEAD.size :]), strict=True):
+    for address, row in zip(addresses, _ROW.iter_unpack(trail[_HEAD.size :]), strict=True):
         cost, stall, speed, lora, matched, rate, in_flight, free, release, *prices = row
         per_token, per_output, per_need, fixed, busy, _one = prices
         unread = work - matched * (1.0 + bend * matched)
@@ -57,7 +57,7 @@ def candidates(pick: Pick) -> list[Candidate]:
                 int(matched),
                 in_flight,
                 speed,
-                None,
+                None if scores is None else scores.get(address),
                 "" if cost < INFINITE else "at its limit",
             )
         )
@@ -73,9 +73,8 @@ def margin(trail: bytes) -> float | None:
     return float(second - first)
 
 
-def of(job: Job, addresses: Sequence[str], costs: Floats, matched: int) -> bytes:
-    """The trail of a pick, taken before it is charged. addresses: the pick and those that stand ready for a retry.
-    matched: tokens that the pick is believed to hold."""
+def of(job: Job, addresses: Sequence[str], costs: Floats) -> bytes:
+    """The trail of these endpoints, taken before a pick is charged."""
     slots, levels = job.slots, job.levels
     known, cost_of = slots.by_address, costs.item
     prices, states = job.columns.row_bytes, slots.state_bytes
@@ -86,8 +85,7 @@ def of(job: Job, addresses: Sequence[str], costs: Floats, matched: int) -> bytes
     for address in addresses:
         one = known[address]
         i = one.index
-        if len(parts) > 1:
-            matched = job.matched(i) if levels else 0
+        matched = job.matched(i) if levels else 0
         parts += (
             _own(cost_of(i), one.stall, one.speed, 0.0 if lora is None else lora[i], matched),
             states[i * STATE_BYTES : (i + 1) * STATE_BYTES],

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+import pytest
+
 from xds_control.admin.hub import MAX_PREFIXES, Hub
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.readings import ModelInfo
@@ -84,6 +86,32 @@ def test_processors_hear_of_each_other_but_not_of_themselves() -> None:
     assert {o.endpoint: o.requests for o in read(to_two).peers.outstanding if o.endpoint} == {"a": 5}
     assert [r.state for r in read(to_two).peers.rates] == [b"x"]
     assert all(made.next_message(key, 1.0) is None for key in keys)
+
+
+def test_outstanding_work_is_told_with_its_age() -> None:
+    made = hub()
+    key = made.watch("p2", "", "0", 0.0)
+    made.next_message(key, 0.0)
+
+    def told(now: float) -> dict[str, tuple[int, float]]:
+        message = made.next_message(key, now)
+        found = read(message).peers.outstanding if message is not None else ()
+        return {one.endpoint: (one.prefill_tokens, one.age_s) for one in found if one.endpoint}
+
+    def work(tokens: int) -> pb.Window:
+        return pb.Window(outstanding=[pb.Outstanding(endpoint="a", requests=1, prefill_tokens=tokens)])
+
+    made.report("p0", work(300), 1.0)
+    made.report("p1", work(100), 1.2)
+    assert told(1.2) == {"a": (400, pytest.approx(0.15))}
+    assert told(1.3) == {}
+    made.report("p0", work(300), 1.4)  # as much as before, and so news: it was all read meanwhile, and came again
+    assert told(1.4) == {"a": (400, pytest.approx(0.05))}
+    made.report("p0", work(0), 1.5)
+    made.report("p1", work(0), 1.5)
+    assert told(1.6) == {"a": (0, 0.0)}
+    made.report("p0", work(0), 1.7)
+    assert told(1.8) == {}
 
 
 def test_increments_of_rates_are_all_kept() -> None:

@@ -31,6 +31,7 @@ from xds_control.routing.outcome import Finished
 from xds_control.routing.pick import Pick
 from xds_control.routing.picker import Picker
 from xds_control.routing.sessions import make_token
+from xds_control.routing.share import Outstanding, Peers
 
 
 def picker_of(endpoints: list[EndpointSnapshot], now: float = 0.0, **policy: Any) -> Picker:
@@ -517,6 +518,23 @@ def test_peers_learn_of_prefixes_and_outstanding_work() -> None:
     for slot in mine.each():
         assert state.by_address[slot.address].flight.count == pytest.approx(slot.flight.count, abs=1e-9)
         assert state.by_address[slot.address].busy == pytest.approx(slot.busy, abs=0.01)
+
+
+def test_work_that_peers_told_of_is_read_on_while_the_news_is_on_its_way() -> None:
+    def backlog(age_s: float) -> tuple[float, float]:
+        picker = picker_of(idle(1))
+        state = picker.pool("p")
+        assert state is not None
+        slot = state.by_address[address(0)]
+        told = Outstanding(address(0), 1, round(0.3 / slot.rate), 100, age_s)
+        picker.merge_peers(Peers(outstanding=[told]), 2.0)
+        return slot.busy - 2.0 - slot.step, slot.flight.count
+
+    assert backlog(0.0) == (pytest.approx(0.3, abs=0.002), 1.0)
+    assert backlog(0.1) == (pytest.approx(0.2, abs=0.002), 1.0)
+    rest, count = backlog(0.4)  # it has been read, and is still decoded
+    assert rest <= 0.0
+    assert count == 1.0
 
 
 def test_learned_speeds_travel() -> None:

@@ -82,7 +82,5 @@ def test_what_happens_later_does_not_change_it() -> None:
 
 def test_it_can_be_left_out() -> None:
     picker = Picker(PickerPolicy(), 1)
-    picker.keeps_trails = True
-    picker.keeps_trails = False
     picker.update({"p": pool("p", [endpoint(0, running=0, waiting=0, at=0.0)])}, 0.0)
     assert picker.pick(facts(), "p", 0.0).trail == b""
