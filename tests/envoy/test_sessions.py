@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -13,11 +13,18 @@ import pytest
 
 from tests.envoy.harness import Product, eventually, http_get
 from tests.envoy.traffic import CHAT, FAST_SCRAPE, FAST_WEIGHTS, body
+from xds_control.demo.engine import DemoEngine
 from xds_control.proto import admin_pb2, admin_pb2_grpc
 
 Start = Callable[..., Awaitable[Product]]
 SESSIONS = 24
 TOKEN = "x-session-token"
+
+
+def pool_of(engines: Sequence[DemoEngine], **more: Any) -> dict[str, Any]:
+    """A pool of these engines."""
+    endpoints = [{"address": engine.address} for engine in engines]
+    return {"name": "chat", "models": ["demo"], "engine": "vllm", "endpoints": endpoints, **more}
 
 
 async def home(client: aiohttp.ClientSession, product: Product, session: str, text: str = "hi") -> str:
@@ -82,15 +89,7 @@ async def test_one_hot_session_spills_over_its_bound(
     start_product: Start, make_engine: Any, client: aiohttp.ClientSession
 ) -> None:
     engines = [await make_engine(name=f"e{n}") for n in range(3)]
-    pool = {
-        "name": "chat",
-        "models": ["demo"],
-        "engine": "vllm",
-        "picks": False,
-        "lb": "maglev",
-        "hash_balance_factor": 130,
-        "endpoints": [{"address": engine.address} for engine in engines],
-    }
+    pool = pool_of(engines, picks=False, lb="maglev", hash_balance_factor=130)
     product = await start_product({"pools": [pool], "signals": FAST_SCRAPE})
 
     async def one(number: int) -> str:
@@ -108,11 +107,9 @@ async def test_a_token_pins_a_session_to_its_endpoint_and_is_opaque(
     start_product: Start, make_engine: Any, client: aiohttp.ClientSession
 ) -> None:
     engines = [await make_engine(name=f"e{n}") for n in range(3)]
-    pool = {"name": "chat", "models": ["demo"], "engine": "vllm"}
-    pool["endpoints"] = [{"address": engine.address} for engine in engines]  # type: ignore[assignment]
     profile = {"session": {"token_header": TOKEN}, "filters": ["session-affinity"]}
     product = await start_product(
-        {"pools": [pool], "signals": FAST_SCRAPE, "picker": {"profiles": {"default": profile}}}
+        {"pools": [pool_of(engines)], "signals": FAST_SCRAPE, "picker": {"profiles": {"default": profile}}}
     )
 
     async def ask(number: int, token: str = "") -> tuple[str, str]:
@@ -141,12 +138,10 @@ async def test_picked_sessions_survive_a_processor_and_move_when_their_endpoint_
 ) -> None:
     """No table is kept: whoever picks finds the same home."""
     engines = [await make_engine(name=f"e{n}") for n in range(4)]
-    pool = {"name": "chat", "models": ["demo"], "engine": "vllm"}
-    pool["endpoints"] = [{"address": engine.address} for engine in engines]  # type: ignore[assignment]
     sticky = {"session": {"mode": "prefer"}}
     product = await start_product(
         {
-            "pools": [pool],
+            "pools": [pool_of(engines)],
             "signals": FAST_SCRAPE,
             "processors": {"count": 2},
             "picker": {"profiles": {"default": sticky}},
