@@ -284,8 +284,8 @@ def snapshot_message(entry: Entry, now: float, wall: float, endpoint: str = "", 
     ]
     return pb.SnapshotEntry(
         version=entry.version,
-        at_unix_s=wall - (now - entry.snapshot.at),
-        policy_version=entry.snapshot.policy_version,
+        at_unix_s=wall - (now - entry.at),
+        policy_version=entry.policy_version,
         moves=[move_message(move) for move in moves],
         moved={name: share for name, share in entry.moved.items() if not pool or name == pool},
     )

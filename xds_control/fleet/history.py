@@ -1,11 +1,15 @@
-"""The last snapshots, and what moved from one to the next and why."""
+"""What moved from one snapshot to the next and why. The snapshots themselves, with all their signals, are not kept."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
+
+MAX_MOVES: Final = 100_000
+"""Moves kept over all entries, some 300 bytes each; where many endpoints move each time, fewer entries are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +28,58 @@ class Move:
     gates_before: tuple[str, ...]
     gates: tuple[str, ...]
     why: str
+    priority_before: int | None = None
+    priority: int | None = None
+    pickable_before: bool = False
+    pickable: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is after it as it was before."""
+        before = (self.weight_before, self.state_before, self.gates_before, self.priority_before, self.pickable_before)
+        return before == (self.weight, self.state, self.gates, self.priority, self.pickable)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One snapshot and its difference to the one before. moved: per pool, share of traffic (0..1) that moved."""
+    """The difference of one snapshot to the one before.
 
-    snapshot: Snapshot
+    at: monotonic seconds when it was computed. moved: per pool, share of traffic (0..1) that moved.
+    """
+
+    epoch: str
+    version: int
+    at: float
+    policy_version: str
     moves: tuple[Move, ...]
     moved: dict[str, float]
 
-    @property
-    def version(self) -> int:
-        """The snapshot's version."""
-        return self.snapshot.version
-
 
 class History:
-    """A ring of snapshots. size: how many are kept, 1 or more."""
+    """A ring of differences. size: how many are kept, 1 or more. max_moves: most moves in all of them, but the newest
+    entry is always kept."""
 
-    def __init__(self, size: int = 256) -> None:
+    def __init__(self, size: int = 256, max_moves: int = MAX_MOVES) -> None:
         if size < 1:
             raise ValueError("a history keeps at least one snapshot")
-        self._entries: deque[Entry] = deque(maxlen=size)
+        self._entries: deque[Entry] = deque()
+        self._size = size
+        self._max_moves = max_moves
+        self._moves = 0
+        self._last: Snapshot | None = None
 
     def record(self, snapshot: Snapshot) -> Entry | None:
-        """Keeps a snapshot unless it is the one kept last; returns what moved."""
-        last = self._entries[-1].snapshot if self._entries else None
+        """Keeps how a snapshot differs unless it is the one recorded last; returns what moved."""
+        last = self._last
         if last is not None and (last.epoch, last.version) == (snapshot.epoch, snapshot.version):
             return None
-        entry = Entry(snapshot, *compare(last, snapshot))
+        moves, moved = compare(last, snapshot)
+        entry = Entry(snapshot.epoch, snapshot.version, snapshot.at, snapshot.policy_version, moves, moved)
+        self._last = snapshot
         self._entries.append(entry)
+        self._moves += len(moves)
+        while len(self._entries) > self._size or (self._moves > self._max_moves and len(self._entries) > 1):
+            self._moves -= len(self._entries.popleft().moves)
         return entry
 
     def entries(self, *, since: int = 0, limit: int | None = None) -> list[Entry]:
@@ -68,21 +93,40 @@ class History:
 
     def of(self, address: str, limit: int = 50) -> list[tuple[float, Move]]:
         """The newest moves of one endpoint with their times, oldest first."""
-        found = [(e.snapshot.at, m) for e in self._entries for m in e.moves if m.address == address]
+        found = [(e.at, m) for e in self._entries for m in e.moves if m.address == address]
         return found[max(0, len(found) - limit) :]
 
     def between(self, older: int, newer: int) -> tuple[Move, ...]:
-        """What moved from one kept version to another. Raises KeyError with the version that is not kept."""
-        first, second = self.get(older), self.get(newer)
-        for version, entry in ((older, first), (newer, second)):
-            if entry is None:
+        """What moved from one kept version to another, in the order of time however they are given.
+
+        Raises KeyError with the version that is not kept.
+        """
+        older, newer = min(older, newer), max(older, newer)
+        for version in (older, newer):
+            if self.get(version) is None:
                 raise KeyError(version)
-        assert first is not None
-        assert second is not None
-        return compare(first.snapshot, second.snapshot)[0]
+        net: dict[tuple[str, str], Move] = {}
+        for entry in self._entries:
+            if older < entry.version <= newer:
+                for move in entry.moves:
+                    key = (move.pool, move.address)
+                    first = net.get(key)
+                    net[key] = move if first is None else _joined(first, move)
+        return tuple(net[key] for key in sorted(net) if not net[key].stays)
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _joined(first: Move, then: Move) -> Move:
+    return replace(
+        then,
+        weight_before=first.weight_before,
+        state_before=first.state_before,
+        gates_before=first.gates_before,
+        priority_before=first.priority_before,
+        pickable_before=first.pickable_before,
+    )
 
 
 def compare(before: Snapshot | None, after: Snapshot) -> tuple[tuple[Move, ...], dict[str, float]]:
@@ -120,6 +164,10 @@ def _moves(pool: str, old: PoolSnapshot | None, new: PoolSnapshot | None) -> lis
                 a.gates if a else (),
                 b.gates if b else (),
                 b.why if b else "no longer there",
+                a.priority if a else None,
+                b.priority if b else None,
+                a.pickable if a else False,
+                b.pickable if b else False,
             )
         )
     return moves

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from xds_control.fleet.endpoint import Endpoint
 from xds_control.fleet.history import History
-from xds_control.fleet.readings import ModelInfo
+from xds_control.fleet.readings import ModelInfo, Reading
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
 
 
@@ -64,3 +67,45 @@ def test_only_the_last_ones_are_kept() -> None:
         history.between(4, 7)
     with pytest.raises(ValueError, match="at least one"):
         History(0)
+
+
+def test_moves_between_versions_add_up_and_what_came_back_has_not_moved() -> None:
+    history = History()
+    for version, weights in enumerate(
+        ({"a": 1, "b": 1}, {"a": 2, "b": 2, "c": 5}, {"a": 3, "b": 1}, {"b": 1, "c": 7, "a": 3}), start=1
+    ):
+        history.record(snapshot(version, weights))
+    net = {m.address: (m.weight_before, m.weight, m.why) for m in history.between(1, 4)}
+    assert net == {"a": (1, 3, "a weighs 3"), "c": (None, 7, "c weighs 7")}
+    assert history.between(4, 1) == history.between(1, 4)
+    assert [(m.address, m.weight_before, m.weight) for m in history.between(2, 4)] == [
+        ("a", 2, 3),
+        ("b", 2, 1),
+        ("c", 5, 7),
+    ]
+    assert history.between(2, 2) == ()
+
+
+def test_a_large_fleet_in_motion_keeps_fewer_entries() -> None:
+    history = History(size=50, max_moves=300)
+    for version in range(1, 20):
+        history.record(snapshot(version, {f"e{n}": version for n in range(100)}))
+    assert [e.version for e in history.entries()] == [17, 18, 19]
+    history.record(snapshot(20, {f"e{n}": 20 for n in range(1000)}))
+    assert [e.version for e in history.entries()] == [20]
+
+
+def test_the_signals_of_the_past_are_let_go() -> None:
+    class Signals(dict[str, Reading]):
+        """Readings that can be watched."""
+
+    history, signals = History(), Signals()
+    past = weakref.ref(signals)
+    one = EndpointSnapshot(Endpoint("a", "p"), State.READY, 1, 0, True, 1.0, signals, ModelInfo())
+    history.record(Snapshot("e", 1, 1.0, {"p": PoolSnapshot("p", (), (one,))}, "1"))
+    del one, signals
+    assert past() is not None
+    history.record(snapshot(2, {"a": 2}))
+    gc.collect()
+    assert past() is None
+    assert len(history) == 2
