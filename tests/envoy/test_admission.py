@@ -77,17 +77,19 @@ async def test_they_wait_for_room_and_the_important_go_first(
             most = max(most, len(engine.model.running) + len(engine.model.waiting))
             await asyncio.sleep(0.01)
 
-    async def one(text: str, service_class: str = "") -> int:
-        status, _ = await ask(client, product, text, service_class)
+    async def one(text: str, service_class: str = "", tokens: int = TOKENS) -> int:
+        status, _ = await ask(client, product, text, service_class, tokens)
         order.append(text)
         return status
 
     watching = asyncio.create_task(watch())
-    first = [asyncio.create_task(one(f"first {n}")) for n in range(2)]
-    await asyncio.sleep(0.3)
+    # They run for as long as a slow machine may take to have the others in the queue.
+    first = [asyncio.create_task(one(f"first {n}", tokens=4 * TOKENS)) for n in range(2)]
+    await eventually(lambda: len(engine.model.running) == 2, 3, "two run")
     medium = [asyncio.create_task(one(f"medium {n}")) for n in range(3)]
     await eventually(waits(product, 3), 3, "three wait")
     high = [asyncio.create_task(one(f"high {n}", "high")) for n in range(2)]
+    await eventually(waits(product, 5), 3, "five wait")
     # Longer than Envoy waits for an answer by itself (message_timeout_s, 0.5 s): nothing goes past the queue.
     statuses = await asyncio.gather(*first, *medium, *high)
     watching.cancel()
@@ -106,7 +108,7 @@ async def test_who_may_not_wait_or_waited_long_enough_is_refused_and_who_leaves_
     engine = await make_engine(name="e", timing=TIMING, record=50)
     product = await start_product(policy(engine))
     busy = [asyncio.create_task(ask(client, product, f"busy {n}", tokens=200)) for n in range(2)]
-    await asyncio.sleep(0.5)
+    await eventually(lambda: len(engine.model.running) == 2, 3, "two run")
 
     status, headers = await ask(client, product, "at once", "never")
     assert (status, headers["x-xds-control-reason"], headers["retry-after"]) == (429, "queue-full", "1")

@@ -76,7 +76,7 @@ def decision_message(decision: Decision, record: Record | None = None) -> pb.Dec
 
 def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers as they may be shown: policy may set credentials for an engine."""
-    secret = ("authorization", "api-key", "apikey", "cookie", "token", "secret", "password")
+    secret = ("authorization", "auth-", "-auth", "key", "cookie", "token", "secret", "password", "credential")
     return {
         name: "(hidden)" if any(word in name.lower() for word in secret) and name != PROMPT_TOKENS else value
         for name, value in headers.items()

@@ -83,7 +83,7 @@ class WebApi:
             "snapshots": (pb.ListSnapshotsRequest, lambda asked: queries.snapshots(asked, clock(), wall())),
             "processors": (pb.ListProcessorsRequest, lambda _: queries.processors(clock())),
             "clients": (pb.ListClientsRequest, lambda _: queries.clients()),
-            "requests": (pb.ListRequestsRequest, backend.requests),
+            "requests": (pb.ListRequestsRequest, queries.requests),
             "explain": (pb.ExplainRequestRequest, backend.explain),
             "shadow": (pb.GetShadowRequest, backend.get_shadow),
             "policies": (pb.ListPoliciesRequest, backend.list_policies),

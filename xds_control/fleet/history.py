@@ -8,8 +8,8 @@ from typing import Final
 
 from xds_control.fleet.snapshot import EndpointSnapshot, PoolSnapshot, Snapshot, State
 
-MAX_MOVES: Final = 100_000
-"""Moves kept over all entries, some 300 bytes each; where many endpoints move each time, fewer entries are kept."""
+MAX_MOVES: Final = 50_000
+"""Moves kept over all entries, some 400 bytes each; where many endpoints move each time, fewer entries are kept."""
 
 
 @dataclass(frozen=True, slots=True)

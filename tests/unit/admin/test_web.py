@@ -146,6 +146,7 @@ async def test_lists_are_given_by_repetition(start: Start) -> None:
         ("events?limit=-1", 400, "limit"),
         ("endpoints?explain=perhaps", 400, "explain"),
         ("endpoints?states=happy", 400, "states are"),
+        ("requests?notable=odd", 400, "reasons are slow, failed"),
         ("nothing", 404, "there are state, status"),
         ("explain?request=x", 400, "there is no parameter 'request'"),
     ],
