@@ -26,7 +26,15 @@ class ControlPolicy(Section, frozen=True):
     peers_s: Annotated[
         float, meta("how often processors hear of each other's picks and prefixes", unit="s", ge=0.02, le=10)
     ] = 0.1
-    history: Annotated[int, meta("how many past snapshots are kept for `xds-control` to show", ge=1, le=100_000)] = 512
+    history: Annotated[
+        int,
+        meta(
+            "past snapshots of which it is kept what moved, for `xds-control history`; fewer where so many endpoints "
+            "move each time that 50,000 moves are in less",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 512
     store: Annotated[
         str | None,
         meta(
