@@ -149,6 +149,7 @@ class Decider:
         decision.hold = None
         if refusal is None and self.picker is not None and decision.pool:
             refusal = self._pick(decision, request, self.picker, now)
+        decision.facts.token_ids = ""  # the client's prompt, and large: what is kept of decisions must not hold it
         if refusal is not None:
             self._refuse(decision, refusal)
         else:

@@ -38,7 +38,7 @@ class RequestFacts:
     model_span: [start, end) of the JSON string value of `model` inside the *decoded* body, quotes included,
     None when absent or not patchable. ambiguous: top-level keys that appear twice (policy bypass risk).
     token_ids: the prompt as a JSON list of token ids when it came as one, or when the model's
-    own tokenizer made them of a text that no template changes; "" otherwise.
+    own tokenizer made them of a text that no template changes; "" otherwise, and once a pick was made.
     text_profile: kind of text in 53 bits (see `profile`), which the token estimate learns by.
     """
 

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.extproc.support import FirstPicker, body_of, decider_of, endpoint, pool
+from tests.unit.extproc.support import FirstPicker, JsonInspector, body_of, decider_of, endpoint, pool
 from xds_control.errors import PolicyError
 from xds_control.extproc.decide import Decider, Pick, Refusal, Routes
 from xds_control.extproc.decision import Decision
 from xds_control.extproc.request import RequestView
 from xds_control.fleet.snapshot import State
+from xds_control.inspect.facts import RequestFacts
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 from xds_control.policy.routing import Limits, Mirror, ModelRoute, Reject, RoutingPolicy, Rule, Target
@@ -165,6 +167,29 @@ def test_every_decision_is_told_once_with_its_own_id() -> None:
     for body in (body_of(), b"{", body_of("nobody")):
         decider.decide(view(body), 0.0)
     assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_no_decision_that_is_told_holds_the_prompt(refused: bool) -> None:
+    class Reader(JsonInspector):
+        def inspect(self, path: str, headers: Mapping[str, str], body: bytes) -> RequestFacts:
+            facts = super().inspect(path, headers, body)
+            facts.token_ids = "[1,2,3]"
+            return facts
+
+    class Exact(FirstPicker):
+        def pick(self, decision: Decision, *more: Any) -> Pick | Refusal | None:
+            seen.append(decision.facts.token_ids)
+            return super().pick(decision, *more)
+
+    seen: list[str] = []
+    decider = decider_of(*POOLS, routing=only(reject=Reject()) if refused else None, picker=Exact(None))
+    decider.inspector = Reader()
+    told: list[Decision] = []
+    decider.on_decision = lambda decision, now: told.append(decision)
+    decider.decide(view(body_of("model-a")), 0.0)
+    assert seen == ([] if refused else ["[1,2,3]"])
+    assert [one.facts.token_ids for one in told] == [""]
 
 
 def test_dry_run_counts_and_charges_nothing() -> None:
