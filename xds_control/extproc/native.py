@@ -12,6 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
 
 from xds_control.extproc.decide import Decider, Refusal
+from xds_control.extproc.decision import Hold
 from xds_control.extproc.http2.rpc import INTERNAL, INVALID_ARGUMENT, Rpc
 from xds_control.extproc.http2.server import Http2Server
 from xds_control.extproc.server import FAILED, SERVICE, Counters, Waiter, code_of
@@ -26,7 +27,7 @@ _parse = external_processor_pb2.ProcessingRequest.FromString
 class _Call:
     """One RPC of `Process`."""
 
-    __slots__ = ("_began", "_rpc", "_service", "_stream", "_task", "_wake")
+    __slots__ = ("_began", "_rpc", "_service", "_stream", "_waiting", "_wake")
 
     def __init__(
         self, service: NativeExternalProcessor, rpc: Rpc, metadata: Mapping[str, str], wake: Callable[[], None]
@@ -36,7 +37,7 @@ class _Call:
         self._rpc = rpc
         self._wake = wake
         self._stream = Stream(service.decider(), service.observer_factory)
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Future[Refusal | None] | None = None
         tracer = None if service.tracer is None else service.tracer()
         self._began: Began | None = None if tracer is None else tracer.begin(metadata, time.time_ns())
 
@@ -70,29 +71,35 @@ class _Call:
             self._trace()
         if stream.done:
             rpc.finish()
-        elif stream.held is not None and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._wait())
-
-    async def _wait(self) -> None:
-        stream, wait = self._stream, self._service.wait
-        try:
-            assert stream.held is not None
+        elif stream.held is not None and self._waiting is None:
             assert stream.held.hold is not None
-            if wait is None:
-                raise StreamError("a request is held but nothing can let it in")
-            refusal: Refusal | None = await wait(stream.held.hold)
-            for answer in stream.resume(refusal, self._service.clock()):
-                self._rpc.send(answer)
+            self._hold(stream.held.hold)
+
+    def _hold(self, hold: Hold) -> None:
+        wait = self._service.wait
+        if wait is None:
+            self._failed(StreamError("a request is held but nothing can let it in"))
+            return
+        self._waiting = wait(hold)
+        self._waiting.add_done_callback(self._waited)
+
+    def _waited(self, waiting: asyncio.Future[Refusal | None]) -> None:
+        stream, rpc = self._stream, self._rpc
+        self._waiting = None
+        if rpc.is_closed:
+            return  # let in just when the client went away
+        try:
+            for answer in stream.resume(waiting.result(), self._service.clock()):
+                rpc.send(answer)
             self._note_failure()
             self._trace()
-            if stream.done:
-                self._rpc.finish()
+            if stream.done or rpc.is_half_closed:
+                rpc.finish()
         except StreamError as error:
             self._failed(error)
         except Exception as error:  # noqa: BLE001 - an answer is due whatever went wrong
             _log.exception("ext_proc_stream_fault")
             self._failed(error)
-        self._task = None
         self._wake()
 
     def _note_failure(self) -> None:
@@ -127,8 +134,8 @@ class _Call:
         counters.streams -= 1
         if not self._stream.done:
             counters.cancelled += 1
-        if self._task is not None:
-            self._task.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
         self._stream.closed()
 
 

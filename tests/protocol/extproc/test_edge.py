@@ -33,7 +33,11 @@ from xds_control.extproc.decision import Decision, Hold
 from xds_control.extproc.edge import ExtProcEdge
 from xds_control.extproc.http2 import frames
 from xds_control.extproc.http2 import server as http2_server
+from xds_control.extproc.http2.connection import Connection
 from xds_control.extproc.http2.hpack import literal as hpack_literal
+from xds_control.extproc.http2.rpc import Rpc
+from xds_control.extproc.http2.server import Http2Server
+from xds_control.extproc.native import NativeExternalProcessor
 from xds_control.policy import headers as names
 from xds_control.policy.extproc import ExtProcPolicy
 
@@ -234,6 +238,45 @@ async def test_held_request_waits_and_others_pass_it(transport: str, refusal: Re
         else:
             assert answer.immediate_response.status.code == 429
         other.cancel()
+
+
+async def test_a_held_request_whose_client_sends_no_more_is_answered_and_ends(transport: str) -> None:
+    gate: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+    decider = decider_of(extproc=ExtProcPolicy(responses="observe"))
+    decider.admission = _Gate()
+    async with Served(decider, transport, wait=lambda hold: gate) as (edge, client):
+        held = client.process()
+        await held.write(first_message(BUFFERED))
+        await held.read()
+        await held.write(body_message(body_of("model-b")))
+        await held.done_writing()
+        gate.set_result(None)
+        assert set_headers(await held.read())[names.POOL] == "pool-b"
+        assert await asyncio.wait_for(ending(held), 10) is grpc.StatusCode.OK
+        assert edge.counters.streams == 0
+
+
+@pytest.mark.parametrize("let_in", [False, True])
+async def test_a_request_that_is_held_and_reset_at_once_waits_no_more(let_in: bool) -> None:
+    gate: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+    decider = decider_of()
+    decider.admission = _Gate()
+    decided: list[Decision] = []
+    decider.on_decision = lambda decision, now: decided.append(decision)
+    server = Http2Server()
+    NativeExternalProcessor(lambda: decider, wait=lambda hold: gate).add_to(server)
+    connection = Connection(lambda rpc, path, metadata: None)
+    rpc = Rpc(connection, 1, 65_535)
+    connection.rpcs[1] = rpc
+    handler = rpc.handler = server.services[METHOD](rpc, {}, lambda: None)
+    handler.message(first_message(BUFFERED).SerializeToString())
+    handler.message(body_message(body_of("model-b")).SerializeToString())
+    if let_in:
+        gate.set_result(None)
+    connection.lost()  # nothing else had its turn since the body came
+    await asyncio.sleep(0)
+    assert gate.cancelled() is not let_in
+    assert decided == []
 
 
 @pytest.mark.parametrize(("on_error", "ended"), [("abort", "INTERNAL"), ("continue", "OK")])
