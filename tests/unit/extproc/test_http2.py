@@ -525,6 +525,29 @@ def test_nothing_stays_counted_of_messages_that_were_whole() -> None:
     assert client.server.held.bytes == 0
 
 
+def test_padding_gives_its_window_back() -> None:
+    client = Client(Limits(stream_window=70_000))
+    stream = client.open()
+    for _ in range(1_000):
+        client.send(stream, b"x", pad=255)  # asserts that there is window
+    assert client.messages(stream) == [b"x"] * 1_000
+
+
+def test_nothing_is_taken_after_an_end_that_waits_to_be_sent() -> None:
+    client = Client()
+    client.acknowledge = False
+    held = client.server.held
+    stream = client.open()
+    client.send(stream, bytes(100_000))  # the answer fills the window
+    client.send(stream, b"finish")
+    rpc = client.server.rpcs[stream]
+    client.server.receive(frames.frame(frames.DATA, 0, stream, b"\x00" + (9_000).to_bytes(4, "big") + bytes(5_000)))
+    client.server.receive(frames.frame(frames.DATA, 0, stream, bytes(4_000) + b"\x00\x00\x00\x00\x01x"))
+    assert client.handlers[-1].messages == [bytes(100_000), b"finish"]
+    assert held.bytes == 0
+    assert rpc.waiting_bytes
+
+
 def test_of_many_streams_at_once_others_have_their_turn_between() -> None:
     client = Client()
     block = client.client.encoder.encode(HEADERS)

@@ -231,7 +231,10 @@ class Connection:
     def _padded_data(self, flags: int, stream: int, payload: bytes) -> None:
         body = _unpadded(flags, payload)
         self._start_data(stream, len(body), bool(flags & frames.END_STREAM))
-        self._consumed += len(payload) - len(body)
+        padding = len(payload) - len(body)
+        self._consumed += padding
+        if self._data_rpc is not None:
+            self._data_rpc.consumed(padding)  # whoever takes the messages does not know of it
         if body:
             self._data_left = 0
             self._take_data(body)

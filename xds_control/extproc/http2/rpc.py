@@ -181,8 +181,8 @@ class Rpc:
             raise Fault(frames.FLOW_CONTROL_ERROR, "stream window too large")
 
     def data(self, chunk: Piece) -> None:
-        """A piece of the stream's data; hands over every message that it completes."""
-        while True:
+        """A piece of the stream's data; hands over every message that it completes. Nothing is taken after `finish`."""
+        while self._status is None:
             if self._need < 0:
                 # Between messages; the prefix may itself come in pieces.
                 if self._prefix:
