@@ -126,6 +126,7 @@ class Queue:
         self.bytes += one.size
         self._levels.setdefault(one.pool, {}).setdefault(one.priority, _Level()).put(one)
         heapq.heappush(self._deadlines, (one.until, next(self._numbers), one))
+        self._tidy()
         return None
 
     def release(self, pool: str, room: int) -> list[Waiting]:
@@ -186,7 +187,7 @@ class Queue:
             self._deadlines.clear()
 
     def _tidy(self) -> None:
-        """Clients that go away leave no more behind than there are others who wait."""
+        """Those who wait no more leave no more behind than there are others who do."""
         if len(self._deadlines) > 2 * self._all + _LEFT:
             self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
             heapq.heapify(self._deadlines)

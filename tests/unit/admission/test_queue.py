@@ -111,6 +111,16 @@ def test_those_who_left_leave_nothing_behind() -> None:
     assert queue.expire(950.0) == 1000.0
 
 
+def test_those_who_were_let_in_leave_nothing_behind() -> None:
+    queue = Queue(10_000, 1_000_000)
+    queue.offer(one(priority=0, until=800.0), 0.0)  # is never let in, and its time is over first
+    for _ in range(2_000):
+        queue.offer(one(priority=9, until=900.0), 0.0)
+        queue.release("p", 1)
+        assert len(queue._deadlines) <= 70
+    assert len(queue) == 1
+
+
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("offer"), st.integers(0, 3), st.sampled_from("abc"), st.integers(1, 40), st.integers(1, 9)),
