@@ -90,6 +90,8 @@ def _load_self_signed(context: ssl.SSLContext) -> None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_OPENSSL_S, check=False)
         except OSError as error:
             raise ConfigError(f"a self-signed certificate needs `openssl`: {error}") from None
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"openssl made no certificate within {_OPENSSL_S} s") from None
         if done.returncode != 0:
             raise ConfigError(f"openssl made no certificate: {done.stderr.strip()[-300:]}")
         context.load_cert_chain(certificate, key)

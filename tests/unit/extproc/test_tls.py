@@ -107,3 +107,12 @@ def test_a_key_with_a_password_is_refused_and_nobody_asked(tmp_path: Path) -> No
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cert\.pem"):
         Certificates(ServerTls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")))
+
+
+def test_an_openssl_that_hangs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 30)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(ConfigError, match="within 30 s"):
+        Certificates(ServerTls())
