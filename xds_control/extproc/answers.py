@@ -16,6 +16,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 
 from xds_control.extproc.decision import Decision, Immediate, clip
 from xds_control.policy import headers as names
+from xds_control.proto.wire import ONE_BYTE, varint
 
 PIECE_BYTES: Final = 62_000
 """Largest piece of a streamed body. Envoy wants pieces under 64 KiB; peers use this size."""
@@ -23,25 +24,10 @@ PIECE_BYTES: Final = 62_000
 _DOUBLE = struct.Struct("<d").pack
 
 
-def varint(value: int) -> bytes:
-    """A base-128 varint."""
-    if value < 0x80:
-        return _ONE[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_ONE: Final = tuple(bytes((value,)) for value in range(0x80))
-
-
 def delimited(tag: bytes, payload: bytes) -> bytes:
     """A length-delimited field; `tag` is the encoded field number and wire type."""
     size = len(payload)
-    return tag + (_ONE[size] if size < 0x80 else varint(size)) + payload
+    return tag + (ONE_BYTE[size] if size < 0x80 else varint(size)) + payload
 
 
 # Tags: field number << 3 | wire type 2.

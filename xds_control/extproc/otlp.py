@@ -10,6 +10,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from xds_control.proto.wire import header, varint
+
 Value = str | bool | int | float
 
 SERVER: Final = 2
@@ -19,19 +21,8 @@ _fixed32 = struct.Struct("<I").pack
 _REMOTE: Final = 0x300  # flags: whether the parent is remote is known, and it is
 
 
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
 def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
+    return header(number, len(data)) + data
 
 
 def _text(number: int, text: str) -> bytes:
@@ -40,9 +31,9 @@ def _text(number: int, text: str) -> bytes:
 
 def _attribute(name: str, value: Value) -> bytes:
     if isinstance(value, bool):
-        data = b"\x10" + _varint(value)
+        data = b"\x10" + varint(value)
     elif isinstance(value, int):
-        data = b"\x18" + _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+        data = b"\x18" + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
     elif isinstance(value, float):
         data = b"\x21" + _double(value)
     else:
@@ -67,7 +58,7 @@ def span(
         parts.append(_text(3, trace_state))
     if parent_id:
         parts.append(_field(4, parent_id))
-    parts += [_text(5, name), b"\x30" + _varint(SERVER), b"\x39" + _fixed64(start_ns), b"\x41" + _fixed64(end_ns)]
+    parts += [_text(5, name), b"\x30" + varint(SERVER), b"\x39" + _fixed64(start_ns), b"\x41" + _fixed64(end_ns)]
     parts += [_field(9, _attribute(key, value)) for key, value in attributes.items()]
     if error:
         parts.append(_field(15, _text(2, error) + b"\x18\x02"))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from xds_control.proto.wire import read_varint
+
 Piece = bytes | memoryview
 
 _REQUEST_BODY: Final = 0x22  # field 4, length-delimited
@@ -18,28 +20,16 @@ _VIEW_BYTES: Final = 8192  # pieces below are copied: cheaper than a view
 _MOST_BEFORE: Final = 12  # two tags and two lengths of at most five bytes
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A varint of at most five bytes and where it ends; (-1, at) when there is none."""
-    value = shift = 0
-    while at < len(data) and shift < 35:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return -1, at
-
-
 def _frame(head: bytes, size: int) -> tuple[int, int, bool] | None:
     """(start of the body, its end, whether two bytes follow) in a message of `size` bytes that begins with `head`."""
     if not head or head[0] != _REQUEST_BODY:
         return None
-    outer, at = _length(head, 1)
-    if outer < 0 or at + outer != size or at >= len(head) or head[at] != _BODY:
-        return None
-    inner, at = _length(head, at + 1)
-    if inner < 0:
+    try:
+        outer, at = read_varint(head, 1)
+        if at + outer != size or at >= len(head) or head[at] != _BODY:
+            return None
+        inner, at = read_varint(head, at + 1)
+    except ValueError:
         return None
     end = at + inner
     if end == size:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xds_control.proto.wire import read_varint
+
 _MOST_FIELDS = 1 << 17
 
 
@@ -14,16 +16,16 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     for _ in range(_MOST_FIELDS):
         if place >= size:
             return
-        tag, place = _varint(data, place)
+        tag, place = read_varint(data, place)
         number, kind = tag >> 3, tag & 7
         if number == 0:
             raise ValueError("field number 0")
         if kind == 0:
-            value, place = _varint(data, place)
+            value, place = read_varint(data, place)
             yield number, value
             continue
         if kind == 2:
-            length, place = _varint(data, place)
+            length, place = read_varint(data, place)
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
@@ -33,19 +35,6 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         yield number, data[place : place + length]
         place += length
     raise ValueError("too many fields")
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(data):
-            raise ValueError("a number is cut off")
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-    raise ValueError("a number has more than ten bytes")
 
 
 def packed_count(data: bytes) -> int:

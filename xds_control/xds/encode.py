@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
+from xds_control.proto.wire import header
 from xds_control.xds import wire
 from xds_control.xds.plan import Reply
 
@@ -71,4 +72,4 @@ class Encoder:
         if not self._identifier:
             return b""
         inner = wire.text(1, self._identifier)
-        return wire.header(field, len(inner)) + inner
+        return header(field, len(inner)) + inner

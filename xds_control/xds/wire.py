@@ -10,24 +10,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from xds_control.proto.wire import header, varint
+
 RESOURCE_TYPE_URL: Final = "type.googleapis.com/envoy.service.discovery.v3.Resource"
-
-
-def varint(value: int) -> bytes:
-    """Base-128 encoding of a non-negative integer."""
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def header(field: int, length: int) -> bytes:
-    """Tag and length of a length-delimited field."""
-    return varint(field << 3 | 2) + varint(length)
 
 
 def text(field: int, value: str) -> bytes:

@@ -129,15 +129,6 @@ def test_pieces_add_up(body: bytes, end: bool, size: int, response: bool) -> Non
     assert bool(sent) == (bool(body) or end)
 
 
-@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 1 << 20, 1 << 40])
-def test_varints(value: int) -> None:
-    out, shift = 0, 0
-    for byte in answers.varint(value):
-        out |= (byte & 0x7F) << shift
-        shift += 7
-    assert out == value
-
-
 def _cut(data: bytes, places: list[int]) -> list[bytes | memoryview]:
     edges = [0, *sorted({place % max(len(data), 1) for place in places} - {0}), len(data)]
     return [memoryview(data)[start:stop] for start, stop in pairwise(edges)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from xds_control.proto.wire import varint
+
 Headers = list[tuple[bytes, bytes]]
 
 _STATIC_TEXT: Final = """
@@ -246,10 +248,4 @@ def _length(text: bytes) -> bytes:
     size = len(text)
     if size < 0x7F:
         return bytes((size,))
-    out = bytearray((0x7F,))
-    size -= 0x7F
-    while size >= 0x80:
-        out.append(size & 0x7F | 0x80)
-        size >>= 7
-    out.append(size)
-    return bytes(out)
+    return b"\x7f" + varint(size - 0x7F)  # a number with a prefix goes on as protobuf's do
