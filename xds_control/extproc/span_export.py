@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
@@ -27,15 +28,23 @@ _AGAIN: Final = frozenset({429, 502, 503, 504})
 """Answers after which OTLP lets a sender try again."""
 
 
+@dataclass(slots=True)
+class SpanCounts:
+    """Spans that were taken by the collector, and that were lost."""
+
+    sent: int = 0
+    lost: int = 0
+
+
 class SpanExporter:
     """A bounded queue of spans and the task that empties it. processor: `service.instance.id` of what it sends.
 
-    Start it inside a running loop. Raises ConfigError when `tracing.ca_file` cannot be used.
+    counts: counted on, where exporters follow one another. Start it inside a running loop. Raises ConfigError when
+    `tracing.ca_file` cannot be used.
     """
 
-    def __init__(self, policy: TracingPolicy, processor: str) -> None:
-        self.sent = 0
-        self.dropped = 0
+    def __init__(self, policy: TracingPolicy, processor: str, counts: SpanCounts | None = None) -> None:
+        self.counts = counts or SpanCounts()
         self.tracer = Tracer(policy, self.add)
         self._policy = policy
         self._sender = otlp.resource(
@@ -58,7 +67,7 @@ class SpanExporter:
     def add(self, span: bytes) -> None:
         """One more; lost, and counted, when the queue is full."""
         if len(self._queue) >= self._policy.max_queue:
-            self.dropped += 1
+            self.counts.lost += 1
         else:
             self._queue.append(span)
 
@@ -72,7 +81,7 @@ class SpanExporter:
                 async with self._session() as session, asyncio.timeout(grace_s):
                     while self._queue:
                         await self._send(session, self._take(), tries=1)
-        self.dropped += len(self._queue)
+        self.counts.lost += len(self._queue)
         self._queue.clear()
 
     def _session(self) -> aiohttp.ClientSession:
@@ -104,7 +113,7 @@ class SpanExporter:
                     pause *= 2.0
                 again, problem = await self._post(session, body)
                 if not problem:
-                    self.sent += len(spans)
+                    self.counts.sent += len(spans)
                     break
                 if not again:
                     break
@@ -113,7 +122,7 @@ class SpanExporter:
             self._queue.extendleft(reversed(spans))  # `stop` tries once more
             raise
         if problem:
-            self.dropped += len(spans)
+            self.counts.lost += len(spans)
 
     async def _post(self, session: aiohttp.ClientSession, body: bytes) -> tuple[bool, str]:
         """(whether to try again, what went wrong or "")."""
@@ -146,7 +155,7 @@ class SpanExporter:
         if problem:
             self._log.warning("spans-not-taken", collector=f"{host}:{port}", problem=problem)
         else:
-            self._log.info("spans-taken-again", collector=f"{host}:{port}", lost=self.dropped)
+            self._log.info("spans-taken-again", collector=f"{host}:{port}", lost=self.counts.lost)
 
 
 def _context(policy: TracingPolicy) -> ssl.SSLContext | bool:

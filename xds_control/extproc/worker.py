@@ -29,12 +29,13 @@ from xds_control.extproc.kv_receiver import KvReceiver
 from xds_control.extproc.kv_receiver import sources as kv_sources
 from xds_control.extproc.requests_service import RequestsService
 from xds_control.extproc.server import SERVICE
-from xds_control.extproc.span_export import SpanExporter
+from xds_control.extproc.span_export import SpanCounts, SpanExporter
 from xds_control.extproc.state import ProcessorState
 from xds_control.extproc.tls import Certificates, ServerTls
 from xds_control.extproc.tracing import Tracer
 from xds_control.fleet.snapshot import Snapshot
 from xds_control.observe.logs import logger
+from xds_control.observe.loops import kept
 from xds_control.observe.metrics import Sample, page, sample
 from xds_control.policy.address import split_address
 from xds_control.policy.tracing import TracingPolicy
@@ -90,7 +91,7 @@ class Processor:
         self._kv_failed = False
         self._spans: SpanExporter | None = None
         self._tracing: TracingPolicy | None = None
-        self._spans_sent = self._spans_dropped = 0
+        self._span_counts = SpanCounts()
         self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -104,7 +105,8 @@ class Processor:
         self.client.start()
         beside = [asyncio.create_task(self._measure_lag())]
         if self._certificates is not None:
-            beside.append(asyncio.create_task(self._certificates.follow()))
+            follow = kept("certificates", self._certificates.follow, self._log)
+            beside.append(asyncio.create_task(follow))
         try:
             # Without a policy there is nothing to decide by: until it is here, Envoy finds nobody and fails open.
             waiting = asyncio.create_task(self._ready.wait())
@@ -198,9 +200,8 @@ class Processor:
             for pool, address, count in self.state.picker.kv_blocks():
                 yield sample("processor_kv_blocks", count, me, pool, address)
         yield sample("processor_rss_bytes", _rss(), me)
-        spans = self._spans
-        yield sample("processor_spans_sent", self._spans_sent + (0 if spans is None else spans.sent), me)
-        yield sample("processor_spans_lost", self._spans_dropped + (0 if spans is None else spans.dropped), me)
+        yield sample("processor_spans_sent", self._span_counts.sent, me)
+        yield sample("processor_spans_lost", self._span_counts.lost, me)
         yield sample("processor_snapshot_age_seconds", time.monotonic() - self.client.heard_at, me)
 
     def _decider(self) -> Decider:
@@ -218,19 +219,14 @@ class Processor:
         old, self._spans = self._spans, None
         if policy is not None:
             try:
-                self._spans = SpanExporter(policy, self.identity)
+                self._spans = SpanExporter(policy, self.identity, self._span_counts)
                 self._spans.start()
             except ConfigError as error:
                 self._log.error("not-traced", problem=str(error))
         if old is not None:
-            task = asyncio.create_task(self._end_spans(old))
+            task = asyncio.create_task(old.stop(REPORT_STOP_S))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-
-    async def _end_spans(self, old: SpanExporter) -> None:
-        await old.stop(REPORT_STOP_S)
-        self._spans_sent += old.sent
-        self._spans_dropped += old.dropped
 
     def _on_message(self, snapshot: Snapshot, message: pb.WatchResponse) -> None:
         before = self.state.problem

@@ -17,7 +17,7 @@ from tests.otlp import Span, spans_of
 from xds_control.errors import ConfigError, PolicyError
 from xds_control.extproc import otlp, span_export
 from xds_control.extproc.decision import Decision, Immediate
-from xds_control.extproc.span_export import SpanExporter
+from xds_control.extproc.span_export import SpanCounts, SpanExporter
 from xds_control.extproc.tracing import Tracer, read_parent
 from xds_control.inspect.facts import RequestFacts
 from xds_control.policy.load import parse_policy
@@ -244,10 +244,10 @@ async def test_spans_are_sent_again_after_a_passing_fault_and_none_is_lost(serve
     exporter.start()
     for number in range(1, 301):
         exporter.add(a_span(number))
-    await until(lambda: exporter.sent == 300)
+    await until(lambda: exporter.counts.sent == 300)
     await exporter.stop(1.0)
     assert {int(one.span_id, 16) for one in seen} == set(range(1, 301))
-    assert exporter.dropped == 0
+    assert exporter.counts.lost == 0
 
 
 async def test_a_collector_that_refuses_loses_them_and_the_queue_is_bounded(serve: Serve) -> None:
@@ -257,11 +257,11 @@ async def test_a_collector_that_refuses_loses_them_and_the_queue_is_bounded(serv
     exporter = SpanExporter(policy(endpoint=await serve(handler), flush_s=0.05, max_queue=10), "p0")
     for number in range(1, 26):
         exporter.add(a_span(number))
-    assert exporter.dropped == 15
+    assert exporter.counts.lost == 15
     exporter.start()
-    await until(lambda: exporter.dropped == 25)
+    await until(lambda: exporter.counts.lost == 25)
     await exporter.stop(1.0)
-    assert exporter.sent == 0
+    assert exporter.counts.sent == 0
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-encoding": "gzip"}])
@@ -280,7 +280,7 @@ async def test_of_an_answer_without_end_little_is_read(serve: Serve, headers: di
     exporter = SpanExporter(policy(endpoint=await serve(handler), flush_s=0.05, timeout_s=60.0), "p0")
     exporter.start()
     exporter.add(a_span())
-    await until(lambda: exporter.dropped == 1)
+    await until(lambda: exporter.counts.lost == 1)
     await exporter.stop(1.0)
     assert given < 64 << 20  # what fits into the buffers of the sockets
 
@@ -293,9 +293,9 @@ async def test_a_collector_that_cannot_be_asked_loses_spans_and_is_asked_again(
     exporter = SpanExporter(policy(endpoint=f"http://{host}/v1/traces", flush_s=0.05), "p0")
     exporter.start()
     exporter.add(a_span())
-    await until(lambda: exporter.dropped == 1)
+    await until(lambda: exporter.counts.lost == 1)
     exporter.add(a_span())
-    await until(lambda: exporter.dropped == 2)
+    await until(lambda: exporter.counts.lost == 2)
     await exporter.stop(1.0)
 
 
@@ -310,7 +310,7 @@ async def test_what_is_left_is_sent_at_the_end_and_a_deaf_collector_does_not_hol
     last.start()
     last.add(a_span())
     await last.stop(5.0)
-    assert len(seen) == last.sent == 1
+    assert len(seen) == last.counts.sent == 1
 
     async def deaf(_: web.Request) -> web.Response:
         await asyncio.sleep(60)
@@ -321,7 +321,23 @@ async def test_what_is_left_is_sent_at_the_end_and_a_deaf_collector_does_not_hol
     stuck.add(a_span())
     await asyncio.sleep(0.2)
     await stuck.stop(0.1)
-    assert (stuck.sent, stuck.dropped) == (0, 1)
+    assert (stuck.counts.sent, stuck.counts.lost) == (0, 1)
+
+
+async def test_counts_go_on_from_one_exporter_to_the_next(serve: Serve) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response()
+
+    counts = SpanCounts()
+    endpoint = await serve(handler)
+    for number in (1, 2):
+        exporter = SpanExporter(policy(endpoint=endpoint, flush_s=0.05, max_queue=1), "p0", counts)
+        exporter.start()
+        exporter.add(a_span())
+        exporter.add(a_span())
+        assert counts == SpanCounts(number - 1, number)
+        await exporter.stop(5.0)
+        assert counts == SpanCounts(number, number)
 
 
 def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
