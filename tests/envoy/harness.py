@@ -18,24 +18,24 @@ import aiohttp
 import yaml
 
 PORT_NAMES = ("gateway", "envoy_admin", "xds", "fleet", "admin", "http")
+_given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port_block(1))
-    return sorted(found)
+    return sorted(free_port_block(1) for _ in range(count))
 
 
 def free_port_block(count: int) -> int:
     """The first of `count` consecutive free ports.
 
     They lie below the range from which the kernel takes ports for outgoing connections: one of those may be
-    gone before it is listened on.
+    gone before it is listened on. None is given twice: what it is for may not listen yet.
     """
     for _ in range(500):
         start = random.randrange(10_000, 32_000 - count)
+        if not _given.isdisjoint(range(start, start + count)):
+            continue
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(start, start + count):
@@ -43,6 +43,7 @@ def free_port_block(count: int) -> int:
                     one.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.update(range(start, start + count))
             return start
     raise RuntimeError("no block of free ports")
 
