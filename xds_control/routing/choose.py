@@ -265,3 +265,30 @@ def session(job: Job, costs: Floats, sessions: Sessions) -> int | None:
         return None
     sessions.remember(key, slots.at(int(places[other])).address, job.now + policy.ttl_s)
     return int(places[other])
+
+
+def ordered(job: Job, slot: Slot, costs: Floats, count: int) -> tuple[str, ...]:
+    """Addresses of the pick and the next best ones, for retries: `count` together."""
+    slots = job.slots
+    if count == 1:
+        return (slot.address,)
+    if job.ranked is not None:
+        others = [slots.at(i).address for i in job.ranked if i != slot.index]
+        return (slot.address, *others[: count - 1])
+    order = [slot.address]
+    kept = [(slot.index, costs[slot.index])]
+    costs[slot.index] = INFINITE
+    i = job.second
+    while len(order) < count:
+        if i < 0:
+            i = int(costs.argmin())
+        cost = costs[i]
+        if cost == INFINITE:
+            break
+        order.append(slots.slots[i].address)  # type: ignore[union-attr]
+        kept.append((i, cost))
+        costs[i] = INFINITE
+        i = -1
+    for i, cost in kept:
+        costs[i] = cost
+    return tuple(order)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from xds_control.policy import headers
 from xds_control.policy.picker import DisaggPolicy
+from xds_control.routing.job import Job
+from xds_control.routing.sessions import read_token
+from xds_control.routing.slot import INFINITE, Slot
 from xds_control.routing.subset import split_address
 
 REQUEST_ID = "x-request-id"
@@ -39,3 +42,26 @@ def connector_headers(policy: DisaggPolicy, prefill: str, decode: str, request_i
         found[headers.BOOTSTRAP_PORT] = str(policy.bootstrap_port)
         found[headers.BOOTSTRAP_ROOM] = str(room & 0x7FFFFFFFFFFFFFFF)
     return found
+
+
+def prefill_for(job: Job, token: str) -> tuple[Slot, int, float] | None:
+    """The prefill endpoint at which the prompt is read soonest, or the one that a session token names, with the
+    uncached tokens there and the work of them; None when nobody is ready."""
+    slots = job.slots
+    best: tuple[Slot, int, float] | None = None
+    least = INFINITE
+    pinned = read_token(token) if token else None
+    levels = slots.index.match(job.keys, job.packed, slots.prefill_bits) if job.keys else []
+    seen = {i: job.totals[blocks - 1] for blocks, bits in levels for i in slots.places(bits)}
+    for slot in slots.of_bits(slots.prefill_bits):
+        if slot.rest_until > job.now:
+            continue
+        held = min(seen.get(slot.index, 0), job.prompt)
+        unread = job.unread(held)
+        cost = max(0.0, slot.busy - job.now) + float(job.columns.per_token[slot.index]) * unread
+        cost += 1e-6 * slot.given
+        if pinned is not None and pinned[1] in (slot.address, slot.endpoint.endpoint.name):
+            cost = -1.0
+        if cost < least:
+            best, least = (slot, job.prompt - held, unread), cost
+    return best

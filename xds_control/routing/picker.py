@@ -14,7 +14,8 @@ from xds_control.inspect.facts import RequestFacts
 from xds_control.policy.picker import PickerPolicy, ProfilePolicy
 from xds_control.routing import choose, trail
 from xds_control.routing import pick as reasons
-from xds_control.routing.disagg import wants_split
+from xds_control.routing.disagg import prefill_for, wants_split
+from xds_control.routing.expect import expect, shed
 from xds_control.routing.explain import Record, Records
 from xds_control.routing.filters import allow
 from xds_control.routing.job import Job
@@ -22,7 +23,7 @@ from xds_control.routing.kv_events import Batch, apply
 from xds_control.routing.learn import learn
 from xds_control.routing.outcome import SICK, FinishedLike
 from xds_control.routing.pick import Pick
-from xds_control.routing.record import expect, record
+from xds_control.routing.record import record
 from xds_control.routing.sessions import Sessions, make_token, read_token
 from xds_control.routing.share import Peers, PrefixAdd, Share
 from xds_control.routing.sharing import drain, merge
@@ -127,10 +128,10 @@ class Picker:
             answer.reason = reasons.NOT_CACHED
             return answer
         if job.profile.shed.enabled and slo_ttft_s is not None:
-            refused = self._shed(job, answer, slo_ttft_s)
+            refused = shed(job, answer, slo_ttft_s)
             if refused is not None:
                 return refused
-        answer.addresses = self._ordered(job, slot, costs)
+        answer.addresses = choose.ordered(job, slot, costs, self._policy.fallbacks)
         if self.keeps_trails:
             answer.trail = trail.of(job, answer.addresses, costs)
         if scores is not None:
@@ -143,7 +144,7 @@ class Picker:
         uncached = job.prompt - answer.matched_tokens
         work = job.unread(answer.matched_tokens)
         if slots.prefill_bits and wants_split(job.profile.disagg, job.prompt, uncached):
-            uncached = self._split(job, slot, answer, prefill_token)
+            uncached = self._split(job, answer, prefill_token)
             work = work if uncached else 0.0
         self._charge(job, slot, uncached if uncached > 0 else 0, work)
         if job.profile.session.token_header:
@@ -269,7 +270,7 @@ class Picker:
             return record(job, Pick(reason=reason, profile=job.name), costs, "", limit)
         slot = slots.at(chosen)
         answer = expect(job, slot, costs, reason)
-        answer.addresses = self._ordered(job, slot, costs)
+        answer.addresses = choose.ordered(job, slot, costs, self._policy.fallbacks)
         if scores is not None:
             answer.scores = scores
         return record(job, answer, costs, "", limit)
@@ -358,48 +359,6 @@ class Picker:
             return costs, chosen, reason, found
         return costs, chosen, reason, None
 
-    def _shed(self, job: Job, answer: Pick, slo_ttft_s: float) -> Pick | None:
-        policy = job.profile.shed
-        bound = policy.slo_share * slo_ttft_s
-        if answer.expected_ttft_s <= bound:
-            return None
-        expected = choose.expected_ttft(job)
-        best = float(expected.min()) + job.slots.rates.now.overhead
-        if best <= bound:
-            return None
-        answer.reason = reasons.SHED
-        answer.shed = True
-        answer.expected_ttft_s = best
-        answer.retry_after_s = max(policy.retry_after_s, best - bound)
-        return answer
-
-    def _ordered(self, job: Job, slot: Slot, costs: Floats) -> tuple[str, ...]:
-        """The pick and the next best ones, for retries."""
-        count = self._policy.fallbacks
-        slots = job.slots
-        if count == 1:
-            return (slot.address,)
-        if job.ranked is not None:
-            others = [slots.at(i).address for i in job.ranked if i != slot.index]
-            return (slot.address, *others[: count - 1])
-        order = [slot.address]
-        kept = [(slot.index, costs[slot.index])]
-        costs[slot.index] = INFINITE
-        i = job.second
-        while len(order) < count:
-            if i < 0:
-                i = int(costs.argmin())
-            cost = costs[i]
-            if cost == INFINITE:
-                break
-            order.append(slots.slots[i].address)  # type: ignore[union-attr]
-            kept.append((i, cost))
-            costs[i] = INFINITE
-            i = -1
-        for i, cost in kept:
-            costs[i] = cost
-        return tuple(order)
-
     def _charge(self, job: Job, slot: Slot, uncached: int, unread: float) -> None:
         """Counts the pick where it went, before anybody reports it. unread: the work of its uncached tokens."""
         slots, now = job.slots, job.now
@@ -440,34 +399,17 @@ class Picker:
             if len(self._added) > _MOST_SHARED:
                 del self._added[: _MOST_SHARED // 4]
 
-    def _split(self, job: Job, decode: Slot, answer: Pick, token: str) -> int:
-        """Chooses a prefill endpoint. Returns the uncached tokens that are left for the decode endpoint."""
-        slots = job.slots
-        best: Slot | None = None
-        least = INFINITE
-        pinned = read_token(token) if token else None
-        levels = slots.index.match(job.keys, job.packed, slots.prefill_bits) if job.keys else []
-        seen = {i: job.totals[blocks - 1] for blocks, bits in levels for i in slots.places(bits)}
-        moved, work = 0, 0.0
-        for slot in slots.of_bits(slots.prefill_bits):
-            if slot.rest_until > job.now:
-                continue
-            i = slot.index
-            held = min(seen.get(i, 0), job.prompt)
-            unread = job.work - held * (1.0 + slots.bend * held)
-            cost = max(0.0, slot.busy - job.now) + float(job.columns.per_token[i]) * unread
-            cost += 1e-6 * slot.given
-            if pinned is not None and pinned[1] in (slot.address, slot.endpoint.endpoint.name):
-                cost = -1.0
-            if cost < least:
-                best, least, moved, work = slot, cost, job.prompt - held, unread
-        if best is None:
+    def _split(self, job: Job, answer: Pick, token: str) -> int:
+        """Names and charges a prefill endpoint. Returns the uncached tokens that are left for the decode endpoint."""
+        found = prefill_for(job, token)
+        if found is None:
             return job.prompt - answer.matched_tokens
-        answer.prefill = best.address
+        slot, uncached, work = found
+        answer.prefill = slot.address
+        answer.wait_s = max(0.0, slot.busy - job.now)
         transfer = job.profile.disagg.transfer_s_per_token * job.prompt
-        answer.wait_s = max(0.0, best.busy - job.now)
-        answer.expected_ttft_s = answer.wait_s + best.rate * work + transfer + slots.rates.now.overhead
-        self._charge(job, best, moved, work)
+        answer.expected_ttft_s = answer.wait_s + slot.rate * work + transfer + job.slots.rates.now.overhead
+        self._charge(job, slot, uncached, work)
         return 0
 
     def _rest(self, slots: PoolSlots, slot: Slot, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What is expected of a pick, and the record of a decision with all its candidates."""
+"""The record of a decision with all its candidates."""
 
 from __future__ import annotations
 
@@ -6,35 +6,7 @@ from xds_control.routing import trail
 from xds_control.routing.explain import Candidate, Record
 from xds_control.routing.job import Job
 from xds_control.routing.pick import Pick
-from xds_control.routing.slot import Floats, Slot
-
-
-def expect(job: Job, slot: Slot, costs: Floats, reason: str) -> Pick:
-    """The pick with what is expected of it."""
-    slots, i, rate = job.slots, slot.index, slot.rate
-    matched = job.matched(i) if job.levels else 0
-    uncached = job.prompt - matched
-    wait = slot.busy - job.now
-    if wait < 0.0:
-        wait = 0.0
-    expected = wait + rate * job.unread(matched) + slots.rates.now.overhead + slot.stall
-    if job.need > slots.kv_floor:
-        expected += max(0.0, job.need - slot.free) * slot.release
-    if job.lora and slots.loras:
-        expected += float(slots.lora_cost(job.lora, job.profile.cost)[i])
-    return Pick(
-        (),
-        reason,
-        job.name,
-        matched,
-        uncached,
-        expected,
-        float(costs[i]),
-        wait,
-        int(wait / rate) if rate > 0.0 else 0,
-        slot.flight.count,
-        job.allowed.bit_count(),
-    )
+from xds_control.routing.slot import Floats
 
 
 def record(job: Job, answer: Pick, costs: Floats, identifier: str, limit: int = 8) -> Record:
